@@ -1,0 +1,9 @@
+"""scope_lite: see simulator collapse happen, understand why, and fix it two ways.
+
+The modules read in the order of the data flow, and each imports only earlier ones::
+
+    config -> tasks -> rollouts (policy x simulator) -> rewards -> advantages
+           -> loss -> metrics -> run folder -> figures
+"""
+
+__version__ = "0.1.0"

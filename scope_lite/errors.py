@@ -1,0 +1,9 @@
+"""The one exception a user may see: what was wrong, and what to do about it."""
+
+
+class ScopeError(Exception):
+    """A user's mistake or a missing part, told in one line.
+
+    The command line prints the message without a traceback and exits with 2;
+    every other exception is a bug of ours and keeps its traceback.
+    """
