@@ -1,0 +1,30 @@
+"""The nano worlds: small dialogues whose users are known exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from scope_lite.errors import ScopeError
+from scope_lite.worlds.persuasion import persuasion, persuasion_plain, random_persuasion
+from scope_lite.worlds.spec import World, WorldSpec, compile_world
+
+WORLDS: dict[str, Callable[[], WorldSpec]] = {
+    "persuasion": persuasion,
+    "persuasion_plain": persuasion_plain,
+}
+
+
+@cache
+def get_world(name: str) -> World:
+    """The compiled world of that name; ``persuasion_<seed>`` is a random one of the multiverse.
+
+    Raises:
+        ScopeError: for a name that no world has.
+    """
+    if name in WORLDS:
+        return compile_world(WORLDS[name]())
+    kind, _, seed = name.rpartition("_")
+    if kind == "persuasion" and seed.isdigit():
+        return compile_world(random_persuasion(int(seed)))
+    raise ScopeError(f"unknown world {name!r}; known: {', '.join(WORLDS)}, persuasion_<seed>")

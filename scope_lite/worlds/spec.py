@@ -1,0 +1,179 @@
+"""The one format in which a nano world is described, and the arrays it compiles to.
+
+A world is a dialogue of fixed horizon between an agent and a user with a hidden
+type. Given the type, everything the user does depends on a small state that is a
+deterministic function of the acts and replies so far. From this one description
+come the scripted users, the exact reply distribution (Bayes filter), the exact
+optimum (dynamic programming over beliefs), the pre-training dialogues, the
+rendering as sentences, and the reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float, Int
+
+State = Hashable
+History = tuple[tuple[str, str], ...]  # ((agent act, user reply), ...)
+
+
+@dataclass(frozen=True)
+class AgentHabit:
+    """One kind of agent in the pre-training dialogues."""
+
+    name: str
+    weight: float
+    """share of the dialogues that this kind speaks in"""
+    act: Callable[[History, np.random.Generator], str]
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """A world, as a person would write it down."""
+
+    name: str
+    agent_acts: tuple[str, ...]
+    user_acts: tuple[str, ...]
+    outcomes: tuple[str, ...]
+    rewards: tuple[float, ...]
+    """reward of each outcome, in [0, 1]"""
+    user_types: tuple[str, ...]
+    prior: Mapping[str, float]
+    """P: the types that a base model of users knows, and their shares"""
+    real_prior: Mapping[str, float]
+    """P_real: the users of the real world, some of a type outside P's support"""
+    horizon: int
+    """turns (an agent act and a user reply each)"""
+    initial_state: State
+    reply: Callable[[str, State, str], Mapping[str, float]]
+    """(type, state, agent act) -> probability of each reply"""
+    step: Callable[[str, State, str, str], State]
+    """(type, state, agent act, reply) -> next state"""
+    outcome: Callable[[str, State], Mapping[str, float]]
+    """(type, final state) -> probability of each outcome"""
+    reveals: Mapping[str, str]
+    """type -> the reply by which a user names that type; a persona prompt can fake it"""
+    habits: tuple[AgentHabit, ...]
+    sentences: Mapping[str, str] = field(default_factory=dict)
+    """act -> an English sentence, so that a dialogue can be read"""
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A compiled world: Z types, S states, A agent acts, R replies, O outcomes."""
+
+    spec: WorldSpec
+    reply: Float[np.ndarray, "Z S A R"]
+    next_state: Int[np.ndarray, "Z S A R"]
+    outcome: Float[np.ndarray, "Z S O"]
+    start: int
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def horizon(self) -> int:
+        return self.spec.horizon
+
+    @cached_property
+    def rewards(self) -> Float[np.ndarray, "O"]:
+        return np.array(self.spec.rewards)
+
+    @cached_property
+    def prior(self) -> Float[np.ndarray, "Z"]:
+        return self.prior_vector(self.spec.prior)
+
+    @cached_property
+    def real_prior(self) -> Float[np.ndarray, "Z"]:
+        return self.prior_vector(self.spec.real_prior)
+
+    @cached_property
+    def agent_index(self) -> dict[str, int]:
+        return {act: i for i, act in enumerate(self.spec.agent_acts)}
+
+    @cached_property
+    def user_index(self) -> dict[str, int]:
+        return {act: i for i, act in enumerate(self.spec.user_acts)}
+
+    def prior_vector(self, shares: Mapping[str, float]) -> Float[np.ndarray, "Z"]:
+        """Shares by name as a vector that sums to 1, zero for types not named.
+
+        Raises:
+            ValueError: on an unknown type or shares that do not sum to 1.
+        """
+        unknown = set(shares) - set(self.spec.user_types)
+        if unknown:
+            raise ValueError(f"world {self.name} has no user types {sorted(unknown)}")
+        vector = np.array([shares.get(z, 0.0) for z in self.spec.user_types], dtype=np.float64)
+        if abs(vector.sum() - 1) > 1e-9:
+            raise ValueError(f"shares must sum to 1, got {vector.sum():.6f}")
+        return vector
+
+    def claiming(self, claimed: str) -> World:
+        """The same users, each naming ``claimed`` wherever it would name its own type.
+
+        What a persona prompt does to a simulator whose behaviour it does not reach:
+        the words change, the reactions stay.
+        """
+        reply = self.reply.copy()
+        for z, name in enumerate(self.spec.user_types):
+            own = self.user_index[self.spec.reveals.get(name, self.spec.reveals[claimed])]
+            said = self.user_index[self.spec.reveals[claimed]]
+            if own != said:
+                reply[z, :, :, said] += reply[z, :, :, own]
+                reply[z, :, :, own] = 0.0
+        return World(self.spec, reply, self.next_state, self.outcome, self.start)
+
+    def say(self, act: str) -> str:
+        """The act as an English sentence (the act itself where the world has none)."""
+        return self.spec.sentences.get(act, act)
+
+
+def compile_world(spec: WorldSpec) -> World:
+    """Enumerate the reachable states of ``spec`` and tabulate it.
+
+    Raises:
+        ValueError: if a distribution of the spec does not sum to 1 or names an unknown act.
+    """
+    index: dict[State, int] = {spec.initial_state: 0}
+    frontier = [spec.initial_state]
+    for _ in range(spec.horizon):  # breadth first: every state that some type can be in
+        found: list[State] = []
+        for state in frontier:
+            for z in spec.user_types:
+                for act in spec.agent_acts:
+                    for reply in spec.user_acts:
+                        new = spec.step(z, state, act, reply)
+                        if new not in index:
+                            index[new] = len(index)
+                            found.append(new)
+        frontier = found
+    shape = (len(spec.user_types), len(index), len(spec.agent_acts), len(spec.user_acts))
+    reply_table = np.zeros(shape)
+    next_table = np.zeros(shape, dtype=np.int64)
+    outcome_table = np.zeros((shape[0], shape[1], len(spec.outcomes)))
+    for z, user_type in enumerate(spec.user_types):
+        for state, s in index.items():
+            outcome_table[z, s] = _row(spec.outcome(user_type, state), spec.outcomes, f"outcome of {user_type}")
+            for a, act in enumerate(spec.agent_acts):
+                what = f"reply of {user_type} to {act}"
+                reply_table[z, s, a] = _row(spec.reply(user_type, state, act), spec.user_acts, what)
+                for r, reply in enumerate(spec.user_acts):
+                    # a state beyond the horizon is never read; it stays where it is
+                    next_table[z, s, a, r] = index.get(spec.step(user_type, state, act, reply), s)
+    return World(spec, reply_table, next_table, outcome_table, index[spec.initial_state])
+
+
+def _row(probabilities: Mapping[str, float], names: tuple[str, ...], what: str) -> Float[np.ndarray, "n"]:
+    unknown = set(probabilities) - set(names)
+    if unknown:
+        raise ValueError(f"{what} names unknown {sorted(unknown)}")
+    row = np.array([probabilities.get(name, 0.0) for name in names], dtype=np.float64)
+    if abs(row.sum() - 1) > 1e-9 or (row < 0).any():
+        raise ValueError(f"{what} is not a distribution: sums to {row.sum():.6f}")
+    return row

@@ -1,0 +1,86 @@
+"""Users of a nano world: scripted ones with a hidden type, and the exact Bayes filter over types.
+
+Both advance a whole batch of dialogues at a time; row i is dialogue i.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from scope_lite.worlds.spec import World
+
+
+def sharpen(probabilities: Float[np.ndarray, "*b n"], gamma: float) -> Float[np.ndarray, "*b n"]:
+    """P_gamma proportional to P^gamma (Prop. F.1), along the last axis; zero stays zero."""
+    if gamma == 1:
+        return probabilities
+    top = probabilities.max(axis=-1, keepdims=True)
+    powered = (probabilities / top) ** gamma  # divided by the top first, so that nothing underflows to 0/0
+    return powered / powered.sum(axis=-1, keepdims=True)
+
+
+def draw(probabilities: Float[np.ndarray, "b n"], uniforms: Float[np.ndarray, "b"]) -> Int[np.ndarray, "b"]:
+    """Inverse-CDF sampling: one index a row from one uniform number in [0, 1) a row."""
+    cdf = probabilities.cumsum(axis=-1)
+    # a uniform just below 1 must not fall past a CDF that ends at 1 - 1e-16
+    index = (cdf <= uniforms[:, None] * cdf[:, -1:]).sum(axis=-1)
+    return np.minimum(index, probabilities.shape[-1] - 1)
+
+
+class ScriptedUsers:
+    """Real users: each row has a hidden type, and replies by that type's table."""
+
+    def __init__(self, world: World, types: Int[np.ndarray, "b"]):
+        self.world = world
+        self.types = types
+        self.states = np.full(len(types), world.start)
+
+    @classmethod
+    def sample(cls, world: World, prior: Float[np.ndarray, "Z"], uniforms: Float[np.ndarray, "b"]) -> ScriptedUsers:
+        """Draw each row's type from ``prior``."""
+        return cls(world, draw(np.broadcast_to(prior, (len(uniforms), len(prior))), uniforms))
+
+    def reply_probabilities(self, acts: Int[np.ndarray, "b"]) -> Float[np.ndarray, "b R"]:
+        return self.world.reply[self.types, self.states, acts]
+
+    def observe(self, acts: Int[np.ndarray, "b"], replies: Int[np.ndarray, "b"]) -> None:
+        self.states = self.world.next_state[self.types, self.states, acts, replies]
+
+    def outcome_probabilities(self) -> Float[np.ndarray, "b O"]:
+        return self.world.outcome[self.types, self.states]
+
+
+class BeliefUsers:
+    """The exact P(reply | history): what a perfect base model of users would say.
+
+    It holds, for each row, a belief over the types and the state that each type would
+    be in. ``gamma`` above 1 sharpens what is said (a collapsed simulator); the belief is
+    updated by P itself, since sharpening changes a model's choice and not its knowledge.
+    """
+
+    def __init__(self, world: World, prior: Float[np.ndarray, "Z"], rows: int, gamma: float = 1.0):
+        self.world = world
+        self.gamma = gamma
+        self.belief = np.tile(prior, (rows, 1))
+        self.states = np.full((rows, len(prior)), world.start)
+
+    def _likelihood(self, acts: Int[np.ndarray, "b"]) -> Float[np.ndarray, "b Z R"]:
+        types = np.arange(self.belief.shape[1])
+        return self.world.reply[types, self.states, acts[:, None]]
+
+    def reply_probabilities(self, acts: Int[np.ndarray, "b"]) -> Float[np.ndarray, "b R"]:
+        return sharpen(np.einsum("bz,bzr->br", self.belief, self._likelihood(acts)), self.gamma)
+
+    def observe(self, acts: Int[np.ndarray, "b"], replies: Int[np.ndarray, "b"]) -> None:
+        rows, types = np.arange(len(acts))[:, None], np.arange(self.belief.shape[1])
+        weight = self.belief * self._likelihood(acts)[rows, types, replies[:, None]]
+        total = weight.sum(axis=1, keepdims=True)
+        # a reply that no known type gives (a model may say anything) tells nothing
+        self.belief = np.where(total > 0, weight / np.where(total > 0, total, 1), self.belief)
+        self.states = self.world.next_state[types, self.states, acts[:, None], replies[:, None]]
+
+    def outcome_probabilities(self) -> Float[np.ndarray, "b O"]:
+        types = np.arange(self.belief.shape[1])
+        mixed = np.einsum("bz,bzo->bo", self.belief, self.world.outcome[types, self.states])
+        return sharpen(mixed, self.gamma)
