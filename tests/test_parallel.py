@@ -1,0 +1,171 @@
+"""Many runs at once: none is trained twice, none takes the others down, and none is left hanging."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scope_lite import parallel, runs
+from scope_lite.errors import ScopeError
+
+TARGET = "test_parallel:fake_train"
+HERE = Path(__file__).parent
+
+
+class FakeConfig:
+    """What train_many asks of a configuration."""
+
+    def __init__(self, seed: int, steps: int = 3, do: str = "train"):
+        self.seed, self.steps, self.do = seed, steps, do
+
+    def run_name(self) -> str:
+        return f"world-{self.do}-seed{self.seed}"
+
+    def fingerprint(self) -> str:
+        return f"{self.seed:08x}{self.do}{self.steps}"
+
+    def model_dump(self, mode: str) -> dict:
+        return {"seed": self.seed, "steps": self.steps, "do": self.do}
+
+
+def fake_train(config: dict, root: Path, fresh: bool) -> None:
+    """A training in a worker process: does what the configuration says."""
+    fake = FakeConfig(**config)
+    with (root / "trained.txt").open("a") as file:
+        file.write(f"{fake.seed} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\n")
+    with runs.RunFolder.open(root, config, fake.run_name(), fake.fingerprint(), fresh) as run:
+        for step in range(1, fake.steps + 1):
+            run.log({"step": step, "reward": 0.0}, {})
+            run.progress(step, fake.steps)
+            if fake.do == "fail":
+                raise ValueError("this seed is unlucky\nand more")
+            if fake.do == "mistake":
+                raise ScopeError("no such world")
+            if fake.do == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if fake.do == "sleep":
+                time.sleep(0.2)
+        print("chatter on standard output must not confuse the answers")
+        run.finish()
+
+
+def trained(root: Path) -> list[list[str]]:
+    return [line.split() for line in (root / "trained.txt").read_text().splitlines()]
+
+
+def train(configs: list[FakeConfig], root: Path, **options) -> list[Path]:
+    return parallel.train_many(configs, root, progress=False, target=TARGET, **options)
+
+
+def test_every_run_is_trained_once_by_workers_that_live_on(tmp_path):
+    configs = [FakeConfig(seed) for seed in (0, 1, 2, 1, 3)]
+    folders = train(configs, tmp_path, workers=2)
+    assert folders == [runs.folder_path(tmp_path, c.run_name(), c.fingerprint()) for c in configs]
+    assert all(runs.is_finished(folder) for folder in folders)
+    rows = trained(tmp_path)
+    assert sorted(row[0] for row in rows) == ["0", "1", "2", "3"]
+    assert len({row[1] for row in rows}) <= 2 and {row[2] for row in rows} == {"1"}
+
+
+def test_finished_runs_are_reused_without_starting_a_process(tmp_path, monkeypatch):
+    folders = train([FakeConfig(0)], tmp_path)
+
+    def never(*args, **kwargs):
+        raise AssertionError("a process was started")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parallel.subprocess, "Popen", never)
+        assert train([FakeConfig(0), FakeConfig(0)], tmp_path) == folders * 2
+    train([FakeConfig(0)], tmp_path, fresh=True)
+    assert len(trained(tmp_path)) == 2
+
+
+def test_a_failed_run_and_a_killed_worker_do_not_harm_the_others(tmp_path):
+    configs = [FakeConfig(0, do="die"), FakeConfig(1, do="fail"), FakeConfig(2, do="mistake"), FakeConfig(3)]
+    with pytest.raises(ScopeError) as caught:
+        train([*configs, FakeConfig(4)], tmp_path, workers=1)
+    message = str(caught.value)
+    assert "3 of 5 runs failed" in message and "\n" not in message
+    assert "killed by signal 9" in message and "ValueError: this seed is unlucky" in message
+    assert "world-mistake-seed2-00000002: no such world" in message and str(tmp_path / "logs") in message
+    log = next((tmp_path / "logs").glob("world-fail*.log")).read_text()
+    assert "Traceback" in log and "this seed is unlucky" in log
+    states = runs.list_runs(tmp_path).set_index("name")["state"]
+    assert states.filter(like="world-train").tolist() == ["finished", "finished"]
+    assert states.filter(like="world-die").tolist() == ["interrupted"]
+
+
+def test_a_worker_that_cannot_start_is_reported(tmp_path):
+    with pytest.raises(ScopeError, match="ended with code 1"):
+        parallel.train_many([FakeConfig(0)], tmp_path, progress=False, target="no_such_module:train")
+    assert any("no_such_module" in path.read_text() for path in (tmp_path / "logs").iterdir())
+
+
+def test_an_interrupt_stops_the_workers_and_leaves_the_runs_resumable(tmp_path):
+    config = FakeConfig(0, steps=500, do="sleep")
+    folder = runs.folder_path(tmp_path, config.run_name(), config.fingerprint())
+
+    def interrupt_once_running():
+        while runs.read_status(folder)["step"] < 1:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt_once_running)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        train([config], tmp_path)
+    thread.join()
+    status = runs.read_status(folder)
+    assert (status["state"], status["reason"]) == ("failed", "interrupted from the keyboard")
+    with runs.RunFolder.open(tmp_path, {}, config.run_name(), config.fingerprint()) as run:
+        assert not run.finished
+
+
+def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path):
+    config = FakeConfig(0, steps=500, do="sleep")
+    folder = runs.folder_path(tmp_path, config.run_name(), config.fingerprint())
+    # no __main__ guard on purpose: scripts and notebooks have none
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys, pathlib; sys.path.insert(0, {str(HERE)!r})\n"
+        "from scope_lite import parallel\nfrom test_parallel import FakeConfig, TARGET\n"
+        f"parallel.train_many([FakeConfig(0, 500, 'sleep')], pathlib.Path({str(tmp_path)!r}), target=TARGET)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE) as process:
+        wait_for(lambda: runs.read_status(folder)["step"] >= 1)
+        process.kill()
+    wait_for(lambda: runs.read_status(folder)["state"] == "failed")
+
+
+def wait_for(condition, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_the_bar_counts_steps_over_all_runs_and_names_what_runs(tmp_path, capsys):
+    parallel.train_many([FakeConfig(seed, steps=4) for seed in (0, 1)], tmp_path, workers=1, target=TARGET)
+    shown = capsys.readouterr().err
+    assert "8/8" in shown and "world-train-seed" in shown
+
+
+def test_a_run_that_is_trained_again_does_not_count_as_done(tmp_path):
+    config = FakeConfig(0)
+    (folder,) = train([config], tmp_path)
+    job = parallel._Job(folder, config.model_dump("json"), config.steps, fresh=True)
+    assert job.steps_done == 0
+    job.started = True
+    assert job.steps_done == 0
+    successor = folder.with_name(folder.name + ".fresh")
+    successor.mkdir()
+    (successor / "status").write_text(json.dumps({"state": "running", "step": 2, "steps": 3, "pid": os.getpid()}))
+    assert job.steps_done == 2
