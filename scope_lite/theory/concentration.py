@@ -1,0 +1,202 @@
+"""Proposition 3.4 and Corollary 3.5: how fast a policy concentrates on the strategies that exploit the mode.
+
+A policy over a handful of strategy clusters; the exploit set A_x is its first ``n_exploit`` strategies. The KL-regularised
+step multiplies odds by a constant factor (geometric); plain softmax policy gradient does not (polynomial). Logits and
+advantages in nats; η is the step size of the KL-regularised step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scope_lite.theory.inequality import Inequality, Mutation, Raw
+
+Policy = Float[Tensor, "batch strategies"]
+
+
+@dataclass(frozen=True)
+class StepCase:
+    """One policy step on strategy clusters: where we are, the advantages, and a rival policy to compare with."""
+
+    start: Policy
+    advantage: Float[Tensor, "batch strategies"]
+    eta: Float[Tensor, "batch"]
+    rival: Policy
+    n_exploit: int = 1
+
+
+def kl(p: Policy, q: Policy) -> Float[Tensor, "batch"]:
+    """KL(p‖q) in nats; 0·log 0 = 0."""
+    return (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1)
+
+
+def entropy(p: Policy) -> Float[Tensor, "batch"]:
+    """Entropy in nats."""
+    return -torch.xlogy(p, p).sum(-1)
+
+
+def exploit_odds(p: Policy, n_exploit: int) -> Float[Tensor, "batch"]:
+    """π(A_x) / π(not A_x)."""
+    return p[..., :n_exploit].sum(-1) / p[..., n_exploit:].sum(-1)
+
+
+def kl_step(p: Policy, advantage: Tensor, eta: Tensor) -> Policy:
+    """π_{k+1}(y) ∝ π_k(y) exp(η A(y)) (Proposition 3.4)."""
+    return torch.softmax(p.log() + eta[..., None] * advantage, dim=-1)
+
+
+def kl_objective(p: Policy, start: Policy, advantage: Tensor, eta: Tensor) -> Float[Tensor, "batch"]:
+    """⟨π, A⟩ − KL(π‖π_k)/η, the quantity that the step maximises with A held fixed."""
+    return (p * advantage).sum(-1) - kl(p, start) / eta
+
+
+def entropy_ceiling(p: Policy, n_exploit: int) -> Float[Tensor, "batch"]:
+    """Largest entropy at this π(A_x): binary entropy of π(A_x), plus π(A_x) log|A_x| and the same outside."""
+    inside = p[..., :n_exploit].sum(-1)
+    halves = torch.stack([inside, 1 - inside], -1)
+    sizes = torch.tensor([n_exploit, p.shape[-1] - n_exploit], dtype=p.dtype)
+    return entropy(halves) + (halves * sizes.log()).sum(-1)
+
+
+def _gain(case: StepCase, p: Policy) -> Tensor:
+    return kl_objective(p, case.start, case.advantage, case.eta) - (case.start * case.advantage).sum(-1)
+
+
+def _best(case: StepCase) -> Policy:
+    return kl_step(case.start, case.advantage, case.eta)
+
+
+def _rival_plus_kl(case: StepCase) -> Tensor:
+    """The rival's gain plus KL(rival‖best)/η: an identity, so it always equals the best gain."""
+    return _gain(case, case.rival) + kl(case.rival, _best(case)) / case.eta
+
+
+def _wrong_reading(case: StepCase) -> Tensor:
+    return _gain(case, kl_step(case.start, case.advantage, 1.0 / case.eta))
+
+
+def _reverse_kl_best(case: StepCase) -> Tensor:
+    """Gain of the maximiser of ⟨π, A⟩ − KL(π_k‖π)/η, found by bisection on its normaliser."""
+    low = case.advantage.amax(-1) + 1e-9
+    high = case.advantage.amax(-1) + 1.0 / case.eta
+    for _ in range(80):
+        middle = (low + high) / 2
+        mass = (case.start / (case.eta[..., None] * (middle[..., None] - case.advantage))).sum(-1)
+        low, high = torch.where(mass > 1, middle, low), torch.where(mass > 1, high, middle)
+    p = case.start / (case.eta[..., None] * (high[..., None] - case.advantage))
+    return _gain(case, p / p.sum(-1, keepdim=True))
+
+
+def _inside(case: StepCase) -> Tensor:
+    """Mean advantage of A_x under π_k."""
+    p = case.start[..., : case.n_exploit]
+    return (p * case.advantage[..., : case.n_exploit]).sum(-1) / p.sum(-1)
+
+
+def _outside_mean(case: StepCase) -> Tensor:
+    p = case.start[..., case.n_exploit :]
+    return (p * case.advantage[..., case.n_exploit :]).sum(-1) / p.sum(-1)
+
+
+def uniform_gap(case: StepCase) -> Float[Tensor, "batch"]:
+    """Δ: worst advantage in A_x minus best advantage outside."""
+    return case.advantage[..., : case.n_exploit].amin(-1) - case.advantage[..., case.n_exploit :].amax(-1)
+
+
+def sharp_gap(case: StepCase) -> Float[Tensor, "batch"]:
+    """The π_k-mean suffices inside A_x (Jensen helps there); outside it must stay the best one."""
+    return _inside(case) - case.advantage[..., case.n_exploit :].amax(-1)
+
+
+def mean_gap(case: StepCase) -> Float[Tensor, "batch"]:
+    """Difference of means: NOT a condition for growth, because Jensen hurts outside A_x."""
+    return _inside(case) - _outside_mean(case)
+
+
+def odds_growth(case: StepCase) -> Float[Tensor, "batch"]:
+    """Factor by which one KL-regularised step multiplies the odds of A_x."""
+    return exploit_odds(_best(case), case.n_exploit) / exploit_odds(case.start, case.n_exploit)
+
+
+def sample_steps(generator: torch.Generator, n: int, strategies: int = 5) -> Raw:
+    """Unconstrained numbers for ``n`` policy steps."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    return {
+        "start": 2 * normal(n, strategies),
+        "advantage": normal(n, strategies),
+        "log_eta": 0.8 * normal(n),
+        "rival": 2 * normal(n, strategies),
+    }
+
+
+def build_steps(raw: Raw, n_exploit: int = 2) -> StepCase:
+    """Softmax the policies, exponentiate η."""
+    start, rival = torch.softmax(raw["start"], -1), torch.softmax(raw["rival"], -1)
+    return StepCase(start, raw["advantage"], raw["log_eta"].exp(), rival, n_exploit)
+
+
+def _case(start: list[float], advantage: list[float], eta: float, n_exploit: int, rival: list[float] | None = None) -> StepCase:
+    def table(x: list[float]) -> Tensor:
+        return torch.tensor([x], dtype=torch.float64)
+
+    return StepCase(table(start), table(advantage), torch.tensor([eta], dtype=torch.float64), table(rival or start), n_exploit)
+
+
+def two_level_step() -> StepCase:
+    """Equal advantages inside A_x and equal ones outside: the odds grow by exactly e^{ηΔ}."""
+    case = _case([0.02, 0.03, 0.45, 0.5], [1.0, 1.0, 0.25, 0.25], 0.8, 2)
+    return StepCase(case.start, case.advantage, case.eta, _best(case), 2)
+
+
+def jackpot_outside() -> StepCase:
+    """A_x at advantage 0; outside −1 with probability .99 and +5 with .01: the mean gap is .94, yet the odds shrink."""
+    return _case([0.5, 0.495, 0.005], [0.0, -1.0, 5.0], 1.0, 1)
+
+
+PROPOSITION_3_4 = Inequality(
+    key="prop-3.4",
+    title="Prop 3.4 KL-regularised step",
+    sample=sample_steps,
+    build=build_steps,
+    left=lambda case: _gain(case, case.rival),
+    source=lambda case: _gain(case, _best(case)),
+    sharp=lambda case: _gain(case, _best(case)),
+    tight=two_level_step,
+    tight_text="any; equality only at the step itself (the shortfall is KL(π‖π_{k+1})/η)",
+    mutations=(
+        Mutation("exp(A/η) instead of exp(ηA)", _wrong_reading, two_level_step),
+        Mutation("KL the other way round", _reverse_kl_best, two_level_step),
+    ),
+)
+
+COROLLARY_3_5 = Inequality(
+    key="cor-3.5",
+    title="Cor 3.5 odds of the exploit",
+    sample=sample_steps,
+    build=build_steps,
+    left=lambda case: (case.eta * sharp_gap(case)).exp(),
+    source=odds_growth,
+    source_left=lambda case: (case.eta * uniform_gap(case)).exp(),
+    sharp=odds_growth,
+    tight=two_level_step,
+    tight_text="equal advantages inside A_x, equal ones outside",
+    mutations=(
+        Mutation(
+            "gap of means", odds_growth, jackpot_outside, left=lambda case: (case.eta * mean_gap(case)).exp()
+        ),
+        Mutation("rate 1.01·ηΔ", odds_growth, two_level_step, left=lambda case: (1.01 * case.eta * sharp_gap(case)).exp()),
+        Mutation(
+            "entropy falls at every step",
+            lambda case: entropy(case.start),
+            lambda: _case([0.01, 0.99], [1.0, 0.0], 2.0, 1),
+            left=lambda case: entropy(_best(case)),
+        ),
+    ),
+)

@@ -1,0 +1,180 @@
+"""How the odds of an exploit grow under four updates: KL-regularised, plain gradient, ideal GRPO, sampled GRPO.
+
+One number tells them apart. Write x for the log-odds of two strategies whose rewards differ by Δ, p for the exploit's
+probability. A KL-regularised step adds ηΔ to x, always. A centred gradient step adds lr·Δ·E[σ²] and a GRPO step
+lr·E[σ], where σ is the standard deviation of a group's 0/1 outcomes: both die with the group's variance, and a group
+with σ = 0 contributes nothing at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy.optimize import brentq
+from scipy.stats import binom
+
+from scope_lite.errors import ScopeError
+
+Array = np.ndarray
+
+
+def expected_group_sigma(p: float, group_size: int | None, power: int = 1) -> float:
+    """E[σ^power] of a group of 0/1 rewards with success probability p (population σ, ddof 0).
+
+    With ``group_size=None`` the infinite group, ``(p(1−p))^{power/2}``. For G = 8, p = ½, power 2 this is .219.
+    """
+    if group_size is None:
+        return float((p * (1 - p)) ** (power / 2))
+    k = np.arange(group_size + 1)
+    share = k / group_size
+    return float(np.sum(binom.pmf(k, group_size, p) * (share * (1 - share)) ** (power / 2)))
+
+
+def two_strategy_log_odds(
+    start: float, steps: int, lr: float, update: str, gap: float = 1.0, group_size: int | None = None
+) -> Float[Array, "steps+1"]:
+    """Log-odds of the better of two strategies (rewards ``gap`` and 0) after each expected update.
+
+    Args:
+        update: "kl" (Prop. 3.4 with η = lr), "gradient" (softmax policy gradient, or GRPO without division by σ),
+            "grpo" (divided by σ; the size of the gap then cancels).
+
+    Raises:
+        ScopeError: for another update.
+    """
+    if update not in ("kl", "gradient", "grpo"):
+        raise ScopeError(f"update must be kl, gradient or grpo, got {update!r}")
+    x = [start]
+    for _ in range(steps):
+        p = 1 / (1 + np.exp(-x[-1]))
+        pull = {
+            "kl": gap,
+            "gradient": gap * expected_group_sigma(p, group_size, 2),
+            "grpo": expected_group_sigma(p, group_size),
+        }[update]
+        x.append(x[-1] + lr * pull)
+    return np.array(x)
+
+
+def gradient_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array, "times"]:
+    """Odds o(t) of the softmax gradient flow ``dx/dt = p(1−p)``: ``o + 2 log o − 1/o = t + const``, linear in t at last."""
+
+    def conserved(x: float) -> float:
+        return float(np.exp(x) + 2 * x - np.exp(-x))
+
+    first = conserved(np.log(start))
+    return np.exp([brentq(lambda x, t=t: conserved(x) - first - t, -60, 60) for t in time])
+
+
+def grpo_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array, "times"]:
+    """Odds of the infinite-group GRPO flow ``dx/dt = √(p(1−p))``: ``√o − 1/√o = t/1 + const``, quadratic in t at last."""
+    u = (np.sqrt(start) - 1 / np.sqrt(start)) + np.asarray(time)
+    return ((u + np.sqrt(u**2 + 4)) / 2) ** 2
+
+
+@dataclass(frozen=True)
+class StrategyBandit:
+    """Strategies against a simulated user of random type: the reward is ``payoff[type, strategy]``."""
+
+    payoff: Float[Array, "types strategies"]
+    types: Float[Array, "types"]
+    n_exploit: int = 1
+
+    @property
+    def means(self) -> Float[Array, "strategies"]:
+        """Expected reward of each strategy against the simulator."""
+        return self.types @ self.payoff
+
+
+def appeal_bandit(prior: Float[Array, "types"], gamma: float, always: float = 0.75) -> StrategyBandit:
+    """The persuasion game in one move: an appeal per type pays 1 if it fits, ask-then-match pays ``always``.
+
+    The simulator's types follow the prior sharpened by ``gamma``; strategy 0 is the exploit of its mode.
+    """
+    types = np.sort(np.asarray(prior, float))[::-1] ** gamma
+    payoff = np.hstack([np.eye(len(types)), np.full((len(types), 1), always)])
+    return StrategyBandit(payoff, types / types.sum())
+
+
+def group_advantages(rewards: Float[Array, "... group"], normalise: bool = True) -> Float[Array, "... group"]:
+    """Eq. 2: centre each group and divide by its population σ; a group with equal rewards gets zero everywhere."""
+    centred = rewards - rewards.mean(-1, keepdims=True)
+    sigma = rewards.std(-1, keepdims=True)
+    if not normalise:
+        return centred
+    return np.where(sigma > 1e-12, centred / np.where(sigma > 1e-12, sigma, 1.0), 0.0)
+
+
+def _softmax(x: Float[Array, "... n"]) -> Float[Array, "... n"]:
+    z = np.exp(x - x.max(-1, keepdims=True))
+    return z / z.sum(-1, keepdims=True)
+
+
+def _draw(probs: Float[Array, "seeds n"], size: tuple[int, int], rng: np.random.Generator) -> Array:
+    """Indices drawn from each seed's distribution, shape (seeds, *size)."""
+    u = rng.random((probs.shape[0], *size, 1))
+    return (u > np.cumsum(probs, -1)[:, None, None, :-1]).sum(-1)
+
+
+def sampled_grpo(
+    bandit: StrategyBandit,
+    steps: int,
+    lr: float,
+    seeds: int,
+    seed: int = 0,
+    groups: int = 8,
+    group_size: int = 8,
+    normalise: bool = True,
+    optimizer: str = "sgd",
+    start: Float[Array, "strategies"] | None = None,
+) -> pd.DataFrame:
+    """A real, if small, GRPO run on strategy clusters: sampled groups, Eq. 2, the zero-variance rule, softmax logits.
+
+    Args:
+        optimizer: "sgd", or "adam", whose steps do not shrink with the gradient.
+        start: initial logits; uniform when left out.
+
+    Returns:
+        One row per run and step: run, seed, step, odds_exploit, entropy (nats), frac_zero_std, reward.
+    """
+    rng = np.random.default_rng(seed)
+    n = bandit.payoff.shape[1]
+    logits = np.tile(np.zeros(n) if start is None else np.asarray(start, float), (seeds, 1))
+    first, second = np.zeros_like(logits), np.zeros_like(logits)
+    tables = []
+    for step in range(steps + 1):
+        probs = _softmax(logits)
+        chosen = _draw(probs, (groups, group_size), rng)
+        users = _draw(np.tile(bandit.types, (seeds, 1)), (groups, group_size), rng)
+        rewards = bandit.payoff[users, chosen]
+        tables.append(_step_table(step, probs, rewards, bandit.n_exploit))
+        advantage = group_advantages(rewards, normalise)
+        gradient = (advantage[..., None] * (np.eye(n)[chosen] - probs[:, None, None, :])).mean((1, 2))
+        first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
+        corrected = (first / (1 - 0.9 ** (step + 1))) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
+        logits = logits + lr * (corrected if optimizer == "adam" else gradient)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _step_table(step: int, probs: Array, rewards: Array, n_exploit: int) -> pd.DataFrame:
+    inside = probs[:, :n_exploit].sum(-1)
+    return pd.DataFrame(
+        {
+            "run": "grpo_bandit",
+            "seed": np.arange(len(probs)),
+            "step": step,
+            "odds_exploit": inside / np.maximum(1 - inside, 1e-16),
+            "entropy": -(probs * np.log(np.maximum(probs, 1e-300))).sum(-1),
+            "frac_zero_std": (rewards.std(-1) < 1e-12).mean(-1),
+            "reward": rewards.mean((-2, -1)),
+        }
+    )
+
+
+def growth_exponent(step: Float[Array, "steps"], odds: Float[Array, "steps"]) -> float:
+    """Slope of log odds on log step over the later half: near 1 or 2 for polynomial growth, rising for geometric."""
+    late = step >= step.max() / 2
+    return float(np.polyfit(np.log(step[late]), np.log(odds[late]), 1)[0])

@@ -1,0 +1,136 @@
+"""One shape for every result: left side, the source's right side, the sharp right side, and mutations that must fail.
+
+A result is checked on random instances, on instances found by gradient ascent on the ratio left/right, and on a
+constructed one that reaches the sharp bound. A statement that no instance can break proves nothing about the check, so
+each result also carries mutations (a smaller constant, a weaker condition) with an instance on which they break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Raw = dict[str, Tensor]
+"""Unconstrained numbers from which an instance is built; gradient ascent moves these."""
+Side = Callable[[Any], Tensor]
+"""A side of an inequality: instance (batched) -> one number for each instance."""
+
+ROUNDOFF = 1e-14
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A slightly wrong statement, and an instance on which it is false."""
+
+    name: str
+    right: Side
+    counterexample: Callable[[], Any]
+    left: Side | None = None
+    """the mutated left side, when the mutation is on the left"""
+
+
+@dataclass(frozen=True)
+class Inequality:
+    """``left ≤ sharp`` always; ``left ≤ source`` as the source states it, which may need a condition."""
+
+    key: str
+    title: str
+    sample: Callable[[torch.Generator, int], Raw]
+    build: Callable[[Raw], Any]
+    left: Side
+    source: Side
+    sharp: Side
+    tight: Callable[[], Any]
+    tight_text: str
+    mutations: tuple[Mutation, ...]
+    source_left: Side | None = None
+    """the source's left side, where it differs"""
+    source_holds: bool = True
+    """False where the source's statement, read literally, needs a condition that it does not state"""
+    frozen: frozenset[str] = frozenset()
+    """raw entries that the ascent leaves alone"""
+
+
+def ratio(left: Float[Tensor, "batch"], right: Float[Tensor, "batch"]) -> Float[Tensor, "batch"]:
+    """left/right, above 1 where the inequality fails; 0/0 counts as holding, positive/0 as infinite."""
+    safe = torch.where(right.abs() > ROUNDOFF, right, 1.0)
+    at_zero = torch.where(left > 1e-12, torch.inf, 0.0)
+    return torch.where(right.abs() > ROUNDOFF, left / safe, at_zero)
+
+
+def random_instances(result: Inequality, n: int, seed: int) -> Any:
+    """A batch of ``n`` random instances of the result."""
+    return result.build(result.sample(torch.Generator().manual_seed(seed), n))
+
+
+def adversarial_instances(
+    result: Inequality, n: int, seed: int, steps: int = 120, lr: float = 0.1, right: Side | None = None
+) -> Any:
+    """Push ``n`` random instances uphill on log(left/right) with Adam and return where they end.
+
+    Args:
+        right: the right side to attack; the sharp one when left out.
+    """
+    raw = result.sample(torch.Generator().manual_seed(seed), n)
+    moving = {k: v.clone().requires_grad_(k not in result.frozen) for k, v in raw.items()}
+    optimizer = torch.optim.Adam([v for v in moving.values() if v.requires_grad], lr=lr)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        instance = result.build(moving)
+        left, bound = result.left(instance), (right or result.sharp)(instance)
+        usable = (left > 1e-9) & (bound > 1e-9)
+        height = torch.where(usable, torch.where(usable, left, 1.0).log() - torch.where(usable, bound, 1.0).log(), 0.0)
+        (-height.sum()).backward()
+        for value in moving.values():
+            if value.grad is not None:
+                value.grad.nan_to_num_(0.0, 0.0, 0.0)
+        optimizer.step()
+    return result.build({k: v.detach() for k, v in moving.items()})
+
+
+def largest_ratio(result: Inequality, instance: Any, right: Side | None = None) -> float:
+    """The worst left/right over a batch of instances, against the sharp right side unless another is given."""
+    return float(ratio(result.left(instance), (right or result.sharp)(instance)).max())
+
+
+def source_ratio(result: Inequality, instance: Any) -> float:
+    """The worst ratio of the statement as the source gives it, over a batch of instances."""
+    return float(ratio((result.source_left or result.left)(instance), result.source(instance)).max())
+
+
+def mutation_ratio(result: Inequality, mutation: Mutation) -> float:
+    """left/right of the mutated statement on its counterexample; above 1 means that the check bites."""
+    instance = mutation.counterexample()
+    return float(ratio((mutation.left or result.left)(instance), mutation.right(instance)).max())
+
+
+def scaled(factor: float, right: Side) -> Side:
+    """The same right side with its constant multiplied by ``factor``."""
+    return lambda instance: factor * right(instance)
+
+
+def summary_row(result: Inequality, n: int, n_adversarial: int, seed: int) -> Mapping[str, object]:
+    """One row of the notebook's table: how many instances, the largest ratios, the tightest instance, what breaks it."""
+    cloud = {
+        "random": random_instances(result, n, seed),
+        "gradient ascent": adversarial_instances(result, n_adversarial, seed + 1),
+        "constructed": result.tight(),
+    }
+    sharp = {name: largest_ratio(result, batch) for name, batch in cloud.items()}
+    source = max(source_ratio(result, batch) for batch in cloud.values())
+    broken = {m.name: mutation_ratio(result, m) for m in result.mutations}
+    return {
+        "result": result.title,
+        "instances": n + n_adversarial + 1,
+        "source: max ratio": source,
+        "sharp: max ratio": max(sharp.values()),
+        "sharp, random": sharp["random"],
+        "sharp, ascent": sharp["gradient ascent"],
+        "tightest instance": result.tight_text,
+        "broken by": "; ".join(f"{name} ({value:.3g})" for name, value in broken.items()),
+    }

@@ -1,0 +1,150 @@
+"""Dialogue processes on which the theorems are tried: random ones, tight ones, and counterexamples.
+
+Random instances range over sharp and diffuse simulators, tied and tabular policies, dense and sparse rewards. The others
+are built by hand, because the interesting cases have measure zero: a bound that is reached, a condition that is needed.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scope_lite.theory.inequality import Raw
+from scope_lite.theory.process import Levels, Process, tabular_features
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _log_uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
+    u = torch.rand(*shape, generator=generator, dtype=torch.float64)
+    return low * (high / low) ** u
+
+
+def sample_raw(
+    generator: torch.Generator, n: int, horizon: int = 2, n_acts: int = 2, n_replies: int = 2, params: int | None = 3
+) -> Raw:
+    """Unconstrained numbers for ``n`` processes with two simulators each (the second one is for Prop. 3.7).
+
+    Args:
+        params: size of θ when features are shared by all histories at random; None for a tabular policy.
+    """
+    widths = [(n_acts * n_replies) ** t for t in range(horizon + 1)]
+    if params is None:
+        features = {f"features{t}": f for t, f in enumerate(tabular_features(horizon, n_acts, n_replies))}
+        params = features["features0"].shape[-1]
+    else:
+        features = {f"features{t}": _normal(generator, n, widths[t], n_acts, params) for t in range(horizon)}
+    sharpness = _log_uniform(generator, 0.3, 12.0, n, 1, 1, 1)
+    raw: Raw = {"theta": _log_uniform(generator, 0.1, 3.0, n, 1) * _normal(generator, n, params), **features}
+    for t in range(horizon):
+        first = _normal(generator, n, widths[t], n_acts, n_replies)
+        raw[f"replies{t}"] = sharpness * first
+        raw[f"others{t}"] = sharpness * (first + 0.5 * _normal(generator, n, widths[t], n_acts, n_replies))
+    raw["reward"] = _log_uniform(generator, 0.5, 20.0, n, 1) * _normal(generator, n, widths[-1])
+    return raw
+
+
+def build_process(raw: Raw) -> Process:
+    """Softmax the simulator's numbers and squash the rewards: any raw numbers give a valid batch of processes."""
+    turns = sum(k.startswith("replies") for k in raw)
+    return Process(
+        theta=raw["theta"],
+        features=tuple(raw[f"features{t}"] for t in range(turns)),
+        replies=tuple(torch.softmax(raw[f"replies{t}"], -1) for t in range(turns)),
+        reward=torch.sigmoid(raw["reward"]),
+    )
+
+
+def build_pair(raw: Raw) -> tuple[Process, Levels]:
+    """A batch of processes and a second simulator for each (the reference P, say)."""
+    turns = sum(k.startswith("replies") for k in raw)
+    return build_process(raw), tuple(torch.softmax(raw[f"others{t}"], -1) for t in range(turns))
+
+
+def _table(rows: list) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def one_bit(epsilon: Float[Tensor, "batch"], bound: float = 1.0, turns: int = 1) -> Process:
+    """The instance that reaches Theorem 3.2 with constant 1.
+
+    The first act is a fair coin with score ±``bound`` (later acts carry no score); every reply is a bit that deviates
+    with probability ``epsilon``; R = 1 iff [act 0] agrees with [no deviation anywhere].
+    """
+    features, replies = [], []
+    for t in range(turns):
+        width = 4**t
+        features.append(_table([[bound], [-bound]]).reshape(1, 1, 2, 1).expand(1, width, 2, 1) * (1.0 if t == 0 else 0.0))
+        bit = torch.stack([1 - epsilon, epsilon], -1)
+        replies.append(bit[:, None, None, :].expand(-1, width, 2, 2))
+    grid = torch.arange(4**turns)
+    deviated = torch.zeros_like(grid, dtype=torch.bool)
+    for t in range(turns):
+        deviated |= (grid // 4**t) % 2 == 1
+    first_act = grid // (2 * 4 ** (turns - 1))
+    reward = ((first_act == 0) != deviated).double().expand(len(epsilon), -1)
+    return Process(torch.zeros(len(epsilon), 1, dtype=torch.float64), tuple(features), tuple(replies), reward)
+
+
+def rare_act(p: Float[Tensor, "batch"], epsilon: float = 0.4) -> Process:
+    """Why B is a supremum: the simulator deviates only after a rare act, whose score is large when it happens.
+
+    Act 1 has probability ``p``; only after it does the user deviate (probability ``epsilon``); R = 1 iff he does.
+    """
+    theta = (p / (1 - p)).log()[:, None]
+    features = _table([[0.0], [1.0]]).reshape(1, 1, 2, 1)
+    replies = _table([[1.0, 0.0], [1 - epsilon, epsilon]]).reshape(1, 1, 2, 2).expand(len(p), 1, 2, 2)
+    return Process(theta, (features,), (replies,), _table([[0, 0, 0, 1]]).expand(len(p), -1))
+
+
+def off_support(epsilon: float = 0.1, small: float = 0.05) -> Process:
+    """Why B ranges over BOTH supports: scores are large only in histories that the mode user never reaches."""
+    first = _table([[0.0], [0.0]]).reshape(1, 1, 2, 1)
+    sizes = _table([small, 1.0, small, 1.0]).reshape(1, 4, 1, 1)
+    second = sizes * _table([[1.0], [-1.0]]).reshape(1, 1, 2, 1)
+    bit = _table([1 - epsilon, epsilon]).reshape(1, 1, 1, 2).expand(1, 1, 2, 2)
+    silent = _table([1.0, 0.0]).reshape(1, 1, 1, 2).expand(1, 4, 2, 2)
+    second_act = (torch.arange(16) // 2) % 2
+    return Process(_table([[0.0]]), (first, second), (bit, silent), (second_act == 0).double()[None])
+
+
+def shared_score(epsilon: float = 0.2, turns: int = 3) -> Process:
+    """Why H·B₁ needs the H: all turns push the same parameter, so their scores add up (one bit in the first reply)."""
+    features = tuple(_table([[1.0], [-1.0]]).reshape(1, 1, 2, 1).expand(1, 4**t, 2, 1) for t in range(turns))
+    silent = _table([1.0, 0.0])
+    replies = (_table([1 - epsilon, epsilon]).expand(1, 1, 2, 2), *(silent.expand(1, 4**t, 2, 2) for t in range(1, turns)))
+    leaf = torch.arange(4**turns)
+    total = sum(1 - 2 * ((leaf // (2 * 4**t)) % 2) for t in range(turns))
+    deviated = (leaf // 4 ** (turns - 1)) % 2 == 1
+    return Process(_table([[0.0]]), features, replies, torch.where(deviated, total < 0, total > 0).double()[None])
+
+
+def fair_bits(turns: int = 2) -> Process:
+    """Fully diverse replies in every turn, R = the first reply: the variance bound's cap ¼ is reached, ε̄ = turns/2."""
+    replies = tuple(torch.full((1, 4**t, 2, 2), 0.5, dtype=torch.float64) for t in range(turns))
+    first_reply = (torch.arange(4**turns) // 4 ** (turns - 1)) % 2
+    return Process(_table([[0.0]]), _no_features(turns), replies, first_reply.double()[None])
+
+
+def _no_features(turns: int) -> Levels:
+    return tuple(torch.zeros(1, 4**t, 2, 1, dtype=torch.float64) for t in range(turns))
+
+
+def ask_then(reward: str, sharpness: float = 40.0, turns: int = 2) -> Process:
+    """A user with a fair private bit, told when asked in turn 1; the policy repeats it in turn 2.
+
+    Args:
+        reward: "match" pays 1 iff the second act repeats the bit (this policy always earns it); "bit" pays the bit
+            itself, which is then the simulator's luck alone; "nothing" never pays (all-failure groups).
+    """
+    replies = tuple(torch.full((1, 4**t, 2, 2), 0.5, dtype=torch.float64) for t in range(turns))
+    repeat = torch.zeros(1, 4, 2, 1, dtype=torch.float64)
+    for history in range(4):
+        repeat[0, history, history % 2, 0] = 1.0
+    leaf = torch.arange(16)
+    bit, second_act = (leaf // 4) % 2, (leaf // 2) % 2
+    paid = {"match": bit == second_act, "bit": bit == 1, "nothing": leaf < 0}[reward].double()
+    return Process(_table([[sharpness]]), (_no_features(1)[0], repeat), replies, paid[None])

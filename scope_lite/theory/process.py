@@ -1,0 +1,177 @@
+"""A dialogue small enough to enumerate: every history, every reply, every probability, in float64.
+
+A dialogue has H turns. At turn t the policy acts in history ``s_t`` and the simulator replies; the reward comes at the
+end. Histories form a tree, so level t holds ``(acts * replies) ** t`` of them and the leaves are the finished dialogues.
+All functions carry a leading batch axis: ten thousand dialogue processes cost one call. Paper: section 3 (setting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scope_lite.errors import ScopeError
+
+History = tuple[tuple[int, int], ...]
+"""The (act, reply) pairs so far, as plain integers."""
+Levels = tuple[Tensor, ...]
+"""One tensor per turn: entry t has one row per history of length t."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A batch of dialogue processes with a softmax policy ``π_θ(a|s) ∝ exp(features(s, a) · θ)``.
+
+    One-hot features give a tabular policy; features shared by several histories tie their scores together.
+
+    Raises:
+        ScopeError: if the levels and the leaves do not belong to one tree.
+    """
+
+    theta: Float[Tensor, "batch params"]
+    features: tuple[Float[Tensor, "#batch histories acts params"], ...]
+    replies: tuple[Float[Tensor, "batch histories acts replies"], ...]
+    """φ(reply | history, act); each row sums to one"""
+    reward: Float[Tensor, "batch leaves"]
+    """terminal reward of each finished dialogue, in [0, reward_max]"""
+    reward_max: float = 1.0
+
+    def __post_init__(self) -> None:
+        width = 1
+        if len(self.features) != len(self.replies):
+            raise ScopeError("features and replies need one entry per turn each")
+        for turn, (feature, reply) in enumerate(zip(self.features, self.replies, strict=True)):
+            if feature.shape[1] != width or reply.shape[1] != width or feature.shape[2] != reply.shape[2]:
+                raise ScopeError(f"turn {turn}: expected {width} histories and equal act counts in features and replies")
+            width *= reply.shape[2] * reply.shape[3]
+        if self.reward.shape[-1] != width:
+            raise ScopeError(f"reward has {self.reward.shape[-1]} leaves, the tree has {width}")
+
+    @property
+    def horizon(self) -> int:
+        """Number of turns H."""
+        return len(self.replies)
+
+
+def policy(process: Process) -> Levels:
+    """π_θ(act | history) for each turn, shape (batch, histories, acts)."""
+    theta = process.theta[:, None, :, None]
+    return tuple(torch.softmax((feature @ theta).squeeze(-1), dim=-1) for feature in process.features)
+
+
+def reach_probs(acts: Levels, replies: Levels) -> Levels:
+    """Probability of every history: entry t has shape (batch, histories of length t); the last entry is the leaves."""
+    reach = [torch.ones_like(replies[0][:, :, 0, 0])]
+    for act, reply in zip(acts, replies, strict=True):
+        joint = reach[-1][:, :, None, None] * act[..., None] * reply
+        reach.append(joint.flatten(1))
+    return tuple(reach)
+
+
+def trajectory_probs(process: Process, replies: Levels | None = None) -> Float[Tensor, "batch leaves"]:
+    """Probability of each finished dialogue, under the process's own simulator or under ``replies``."""
+    return reach_probs(policy(process), process.replies if replies is None else replies)[-1]
+
+
+def trajectory_scores(process: Process) -> Float[Tensor, "batch leaves params"]:
+    """Score of each dialogue, ``Σ_t ∇_θ log π_θ(a_t | s_t)``; its mean is zero under any simulator."""
+    batch = process.theta.shape[0]
+    total = process.theta.new_zeros(batch, 1, process.theta.shape[1])
+    for feature, act, reply in zip(process.features, policy(process), process.replies, strict=True):
+        step = feature - (act[:, :, None, :] @ feature)
+        summed = total[:, :, None, :] + step
+        total = summed[:, :, :, None, :].expand(*summed.shape[:3], reply.shape[3], -1).flatten(1, 3)
+    return total
+
+
+def expected_return(process: Process, replies: Levels | None = None) -> Float[Tensor, "batch"]:
+    """J(θ): the exact expected reward, in reward units."""
+    return (trajectory_probs(process, replies) * process.reward).sum(-1)
+
+
+def return_gradient(process: Process, replies: Levels | None = None) -> Float[Tensor, "batch params"]:
+    """∇_θ J(θ) by the score identity, ``Σ_τ P(τ) R(τ) Σ_t ∇ log π(a_t|s_t)``."""
+    weight = trajectory_probs(process, replies) * process.reward
+    return (weight[:, None, :] @ trajectory_scores(process)).squeeze(1)
+
+
+def optimal_return(process: Process, replies: Levels | None = None) -> Float[Tensor, "batch"]:
+    """Best expected reward of any history-dependent policy, by dynamic programming from the leaves."""
+    value = process.reward
+    for reply in reversed(process.replies if replies is None else replies):
+        value = (reply * value.reshape(reply.shape)).sum(-1).amax(-1)
+    return value.squeeze(-1)
+
+
+def mode_replies(replies: Levels) -> Levels:
+    """The deterministic mode user: all mass on the likeliest reply; ties go to the lowest index."""
+    return tuple(torch.zeros_like(r).scatter(-1, r.argmax(-1, keepdim=True), 1.0) for r in replies)
+
+
+def sample_dialogues(process: Process, n: int, generator: torch.Generator) -> Float[Tensor, "n"]:
+    """Leaf indices of ``n`` dialogues of the first process, sampled turn by turn (for Monte Carlo checks only)."""
+    node = torch.zeros(n, dtype=torch.long)
+    for act, reply in zip(policy(process), process.replies, strict=True):
+        chosen = torch.multinomial(act[0][node], 1, generator=generator).squeeze(1)
+        heard = torch.multinomial(reply[0][node, chosen], 1, generator=generator).squeeze(1)
+        node = (node * reply.shape[2] + chosen) * reply.shape[3] + heard
+    return node
+
+
+def histories(turn: int, n_acts: int, n_replies: int) -> list[History]:
+    """All histories of ``turn`` turns, in the order of the tensors' rows."""
+    out: list[History] = [()]
+    for _ in range(turn):
+        out = [(*h, (a, o)) for h in out for a in range(n_acts) for o in range(n_replies)]
+    return out
+
+
+def tabular_features(horizon: int, n_acts: int, n_replies: int) -> Levels:
+    """One parameter per (history, act): features of shape (1, histories, acts, params)."""
+    widths = [(n_acts * n_replies) ** t for t in range(horizon)]
+    blocks = torch.eye(sum(widths) * n_acts, dtype=torch.float64).split([w * n_acts for w in widths])
+    return tuple(block.reshape(1, width, n_acts, -1) for block, width in zip(blocks, widths, strict=True))
+
+
+def process_from_callables(
+    horizon: int,
+    n_acts: int,
+    n_replies: int,
+    reply_probs: Callable[[History, int], object],
+    reward: Callable[[History], float],
+    logits: Callable[[History], object] | None = None,
+    reward_max: float = 1.0,
+) -> Process:
+    """Enumerate any small world into a tabular process (batch of one).
+
+    Args:
+        reply_probs: ``(history, act) -> array of n_replies`` probabilities.
+        reward: ``history of full length -> reward`` in [0, reward_max].
+        logits: ``history -> array of n_acts`` policy logits; uniform policy when left out.
+
+    Raises:
+        ScopeError: if a row of probabilities does not sum to one, or a reward leaves its range.
+    """
+    levels = [histories(t, n_acts, n_replies) for t in range(horizon + 1)]
+    replies = tuple(_reply_level(level, n_acts, reply_probs) for level in levels[:-1])
+    rewards = torch.tensor([[float(reward(h)) for h in levels[-1]]], dtype=torch.float64)
+    if rewards.min() < 0 or rewards.max() > reward_max + 1e-12:
+        raise ScopeError(f"rewards must lie in [0, {reward_max}]; rescale them or set reward_max")
+    rows = [h for level in levels[:-1] for h in level]
+    table = [[0.0] * n_acts if logits is None else [float(x) for x in logits(h)] for h in rows]  # type: ignore[attr-defined]
+    theta = torch.tensor(table, dtype=torch.float64).reshape(1, -1)
+    return Process(theta, tabular_features(horizon, n_acts, n_replies), replies, rewards, reward_max)
+
+
+def _reply_level(
+    level: list[History], n_acts: int, reply_probs: Callable[[History, int], object]
+) -> Float[Tensor, "1 histories acts replies"]:
+    rows = [[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level]  # type: ignore[attr-defined]
+    table = torch.tensor([rows], dtype=torch.float64)
+    if table.min() < 0 or (table.sum(-1) - 1).abs().max() > 1e-9:
+        raise ScopeError("reply_probs must return non-negative probabilities that sum to one")
+    return table

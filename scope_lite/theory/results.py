@@ -1,0 +1,31 @@
+"""All results in the order of the paper, and the one table that says how each of them fared."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from scope_lite.theory.concentration import COROLLARY_3_5, PROPOSITION_3_4
+from scope_lite.theory.gradients import PROPOSITION_3_7, THEOREM_3_2
+from scope_lite.theory.inequality import Inequality, summary_row
+from scope_lite.theory.population import COROLLARY_B_6
+from scope_lite.theory.regret import PROPOSITION_3_6_ORACLE, PROPOSITION_3_6_SINGLE
+from scope_lite.theory.sharpening import PROPOSITION_F_1
+from scope_lite.theory.variance import LEMMA_3_3_ACTIONS, LEMMA_3_3_DOOB
+
+RESULTS: tuple[Inequality, ...] = (
+    THEOREM_3_2,
+    LEMMA_3_3_ACTIONS,
+    LEMMA_3_3_DOOB,
+    PROPOSITION_3_4,
+    COROLLARY_3_5,
+    PROPOSITION_3_6_ORACLE,
+    PROPOSITION_3_6_SINGLE,
+    PROPOSITION_3_7,
+    PROPOSITION_F_1,
+    COROLLARY_B_6,
+)
+
+
+def check_table(n: int = 10_000, n_adversarial: int = 200, seed: int = 0) -> pd.DataFrame:
+    """One row per result: instances checked, largest left/right for both forms, tightest instance, what breaks it."""
+    return pd.DataFrame([summary_row(result, n, n_adversarial, seed) for result in RESULTS])
