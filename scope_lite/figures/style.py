@@ -59,7 +59,10 @@ def save_figure(fig: Figure, name: str, out_dir: Path) -> list[Path]:
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     paths = []
-    for suffix, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None, "Producer": None, "Creator": None})):
+    for suffix, metadata in (
+        ("png", {"Software": None}),
+        ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
+    ):
         path = out_dir / f"{name}.{suffix}"
         fig.savefig(path, dpi=300, metadata=metadata)
         paths.append(path)

@@ -26,7 +26,7 @@ class _Level:
     states: Int[np.ndarray, "n Z"]
 
 
-def optimal_value(world: World, prior: Float[np.ndarray, "Z"], gamma: float = 1.0) -> float:
+def optimal_value(world: World, prior: Float[np.ndarray, " Z"], gamma: float = 1.0) -> float:
     """The largest expected reward that any policy can have against these users, gamma-sharpened.
 
     Returns:
@@ -35,7 +35,7 @@ def optimal_value(world: World, prior: Float[np.ndarray, "Z"], gamma: float = 1.
     return float(_value(world, _Level(prior[None], np.full((1, len(prior)), world.start)), world.horizon, gamma)[0])
 
 
-def _value(world: World, level: _Level, turns: int, gamma: float) -> Float[np.ndarray, "n"]:
+def _value(world: World, level: _Level, turns: int, gamma: float) -> Float[np.ndarray, " n"]:
     """Optimal value of each node of a level with ``turns`` turns left."""
     users = BeliefUsers(world, np.ones(1), 0, gamma)
     users.belief, users.states = level.belief, level.states
@@ -61,14 +61,14 @@ def _value(world: World, level: _Level, turns: int, gamma: float) -> Float[np.nd
     return best
 
 
-def _unique(belief: Float[np.ndarray, "n Z"], states: Int[np.ndarray, "n Z"]) -> tuple[_Level, Int[np.ndarray, "n"]]:
+def _unique(belief: Float[np.ndarray, "n Z"], states: Int[np.ndarray, "n Z"]) -> tuple[_Level, Int[np.ndarray, " n"]]:
     # a type that is ruled out has no state worth telling apart
     key = np.concatenate([np.round(belief, 10), np.where(belief > 0, states, -1)], axis=1)
     _, first, inverse = np.unique(key, axis=0, return_index=True, return_inverse=True)
     return _Level(belief[first], states[first]), inverse.reshape(-1)
 
 
-def policy_value(world: World, prior: Float[np.ndarray, "Z"], policy: Policy, gamma: float = 1.0) -> float:
+def policy_value(world: World, prior: Float[np.ndarray, " Z"], policy: Policy, gamma: float = 1.0) -> float:
     """Expected reward of a deterministic scripted policy, by enumerating every reply.
 
     ``prior`` is over types; with ``gamma`` above 1 the users are the sharpened simulator.

@@ -81,15 +81,15 @@ class World:
         return self.spec.horizon
 
     @cached_property
-    def rewards(self) -> Float[np.ndarray, "O"]:
+    def rewards(self) -> Float[np.ndarray, " O"]:
         return np.array(self.spec.rewards)
 
     @cached_property
-    def prior(self) -> Float[np.ndarray, "Z"]:
+    def prior(self) -> Float[np.ndarray, " Z"]:
         return self.prior_vector(self.spec.prior)
 
     @cached_property
-    def real_prior(self) -> Float[np.ndarray, "Z"]:
+    def real_prior(self) -> Float[np.ndarray, " Z"]:
         return self.prior_vector(self.spec.real_prior)
 
     @cached_property
@@ -100,7 +100,7 @@ class World:
     def user_index(self) -> dict[str, int]:
         return {act: i for i, act in enumerate(self.spec.user_acts)}
 
-    def prior_vector(self, shares: Mapping[str, float]) -> Float[np.ndarray, "Z"]:
+    def prior_vector(self, shares: Mapping[str, float]) -> Float[np.ndarray, " Z"]:
         """Shares by name as a vector that sums to 1, zero for types not named.
 
         Raises:
@@ -145,10 +145,10 @@ def compile_world(spec: WorldSpec) -> World:
     for _ in range(spec.horizon):  # breadth first: every state that some type can be in
         found: list[State] = []
         for state in frontier:
-            for z in spec.user_types:
+            for kind in spec.user_types:
                 for act in spec.agent_acts:
                     for reply in spec.user_acts:
-                        new = spec.step(z, state, act, reply)
+                        new = spec.step(kind, state, act, reply)
                         if new not in index:
                             index[new] = len(index)
                             found.append(new)
@@ -169,7 +169,7 @@ def compile_world(spec: WorldSpec) -> World:
     return World(spec, reply_table, next_table, outcome_table, index[spec.initial_state])
 
 
-def _row(probabilities: Mapping[str, float], names: tuple[str, ...], what: str) -> Float[np.ndarray, "n"]:
+def _row(probabilities: Mapping[str, float], names: tuple[str, ...], what: str) -> Float[np.ndarray, " n"]:
     unknown = set(probabilities) - set(names)
     if unknown:
         raise ValueError(f"{what} names unknown {sorted(unknown)}")

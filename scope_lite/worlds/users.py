@@ -20,7 +20,7 @@ def sharpen(probabilities: Float[np.ndarray, "*b n"], gamma: float) -> Float[np.
     return powered / powered.sum(axis=-1, keepdims=True)
 
 
-def draw(probabilities: Float[np.ndarray, "b n"], uniforms: Float[np.ndarray, "b"]) -> Int[np.ndarray, "b"]:
+def draw(probabilities: Float[np.ndarray, "b n"], uniforms: Float[np.ndarray, " b"]) -> Int[np.ndarray, " b"]:
     """Inverse-CDF sampling: one index a row from one uniform number in [0, 1) a row."""
     cdf = probabilities.cumsum(axis=-1)
     # a uniform just below 1 must not fall past a CDF that ends at 1 - 1e-16
@@ -31,20 +31,20 @@ def draw(probabilities: Float[np.ndarray, "b n"], uniforms: Float[np.ndarray, "b
 class ScriptedUsers:
     """Real users: each row has a hidden type, and replies by that type's table."""
 
-    def __init__(self, world: World, types: Int[np.ndarray, "b"]):
+    def __init__(self, world: World, types: Int[np.ndarray, " b"]):
         self.world = world
         self.types = types
         self.states = np.full(len(types), world.start)
 
     @classmethod
-    def sample(cls, world: World, prior: Float[np.ndarray, "Z"], uniforms: Float[np.ndarray, "b"]) -> ScriptedUsers:
+    def sample(cls, world: World, prior: Float[np.ndarray, " Z"], uniforms: Float[np.ndarray, " b"]) -> ScriptedUsers:
         """Draw each row's type from ``prior``."""
         return cls(world, draw(np.broadcast_to(prior, (len(uniforms), len(prior))), uniforms))
 
-    def reply_probabilities(self, acts: Int[np.ndarray, "b"]) -> Float[np.ndarray, "b R"]:
+    def reply_probabilities(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b R"]:
         return self.world.reply[self.types, self.states, acts]
 
-    def observe(self, acts: Int[np.ndarray, "b"], replies: Int[np.ndarray, "b"]) -> None:
+    def observe(self, acts: Int[np.ndarray, " b"], replies: Int[np.ndarray, " b"]) -> None:
         self.states = self.world.next_state[self.types, self.states, acts, replies]
 
     def outcome_probabilities(self) -> Float[np.ndarray, "b O"]:
@@ -59,20 +59,20 @@ class BeliefUsers:
     updated by P itself, since sharpening changes a model's choice and not its knowledge.
     """
 
-    def __init__(self, world: World, prior: Float[np.ndarray, "Z"], rows: int, gamma: float = 1.0):
+    def __init__(self, world: World, prior: Float[np.ndarray, " Z"], rows: int, gamma: float = 1.0):
         self.world = world
         self.gamma = gamma
         self.belief = np.tile(prior, (rows, 1))
         self.states = np.full((rows, len(prior)), world.start)
 
-    def _likelihood(self, acts: Int[np.ndarray, "b"]) -> Float[np.ndarray, "b Z R"]:
+    def _likelihood(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b Z R"]:
         types = np.arange(self.belief.shape[1])
         return self.world.reply[types, self.states, acts[:, None]]
 
-    def reply_probabilities(self, acts: Int[np.ndarray, "b"]) -> Float[np.ndarray, "b R"]:
+    def reply_probabilities(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b R"]:
         return sharpen(np.einsum("bz,bzr->br", self.belief, self._likelihood(acts)), self.gamma)
 
-    def observe(self, acts: Int[np.ndarray, "b"], replies: Int[np.ndarray, "b"]) -> None:
+    def observe(self, acts: Int[np.ndarray, " b"], replies: Int[np.ndarray, " b"]) -> None:
         rows, types = np.arange(len(acts))[:, None], np.arange(self.belief.shape[1])
         weight = self.belief * self._likelihood(acts)[rows, types, replies[:, None]]
         total = weight.sum(axis=1, keepdims=True)

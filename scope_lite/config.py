@@ -1,0 +1,170 @@
+"""Every number of a run, documented, checked, and hashed: the name of a run is the content of its config."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from scope_lite.errors import ScopeError
+from scope_lite.paths import NANO_MODELS
+
+SCHEMA = 1
+
+
+class Settings(BaseModel):
+    """A frozen list of documented numbers; a key it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class SimulatorConfig(Settings):
+    """Who plays the user in training."""
+
+    kind: Literal["frozen", "persona", "verbalized"] = "frozen"
+    """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS"""
+    members: tuple[str, ...] = ("sim-a",)
+    """panel members that play, one a group, in cyclic rotation over groups"""
+    sharpness: float | None = Field(default=None, gt=0)
+    """gamma at every reply; null takes what the panel's file says of the member"""
+    persona: Literal["says", "as"] = "says"
+    """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
+    k: int = Field(default=5, ge=1)
+    """replies that a verbalized simulator lists (K_VS)"""
+    noise: float = Field(default=0.3, ge=0)
+    """error of the stated probabilities, standard deviation in nats"""
+    eta: float = Field(default=0.0, ge=0, le=1)
+    """how far the listed distribution is moved off P (Prop. 3.7)"""
+    direction: Literal["mode", "wrong"] = "mode"
+    """where eta moves it: onto P's own mode, or onto an unlikely reply"""
+
+
+class RunConfig(Settings):
+    """One training run."""
+
+    version: int = SCHEMA
+    """version of this list of keys"""
+    method: str = "single"
+    """the method's name, for labels and colours"""
+    world: str = "persuasion"
+    model: str = "qwen3-tiny"
+    """base model of the policy, a folder of the world's models"""
+    seed: int = Field(default=0, ge=0)
+    steps: int = Field(default=150, ge=0)
+    """optimizer steps; paper: 200"""
+    groups: int = Field(default=16, ge=1)
+    """groups a step; a group is one task with one simulator"""
+    group_size: int = Field(default=8, ge=2)
+    """rollouts a group (G in Eq. 2)"""
+    learning_rate: float = Field(default=2e-3, gt=0)
+    """of AdamW on the adapter; the paper's 1e-6 is for full weights of a 4B model"""
+    lora_rank: int = Field(default=8, ge=1)
+    clip_range: float = Field(default=0.2, gt=0)
+    kl_coef: float = Field(default=0.0, ge=0)
+    """weight of KL(policy || base), nats"""
+    scale_advantages: bool = True
+    """divide centred rewards by the group's standard deviation (Eq. 2); false: centre only"""
+    updates_per_step: int = Field(default=1, ge=1)
+    """optimizer steps on one batch of rollouts"""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    eval_every: int = Field(default=10, ge=1)
+    """steps between two evaluations on the panel"""
+    eval_dialogues: int = Field(default=48, ge=1)
+    """dialogues a panel member, during training"""
+    final_dialogues: int = Field(default=256, ge=1)
+    """dialogues a panel member, after the last step"""
+    checkpoint_every: int = Field(default=50, ge=1)
+    simulator: SimulatorConfig = SimulatorConfig()
+
+    def run_name(self) -> str:
+        return f"{self.world}-{self.method}-seed{self.seed}"
+
+    def fingerprint(self) -> str:
+        """Hash of this config and of the models that it names: the same content is the same run."""
+        manifest = NANO_MODELS / self.world / "manifest.json"
+        models = manifest.read_text() if manifest.exists() else ""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True) + models
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "base": {"steps": 0},
+    "single": {"simulator": {"kind": "frozen"}},
+    "persona": {"simulator": {"kind": "persona"}},
+    "verbalized": {"simulator": {"kind": "verbalized"}},
+    "ensemble": {"simulator": {"kind": "frozen", "members": ["sim-a", "sim-b", "sim-c"]}},
+    "unsharpened": {"simulator": {"kind": "frozen", "sharpness": 1.0}},
+}
+"""What each method's name stands for; 'unsharpened' trains on P itself and is a control, not a method."""
+
+
+def closest(word: str, known: list[str], what: str) -> str:
+    """The one-line message for a name that is not known."""
+    near = difflib.get_close_matches(word, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"unknown {what} {word!r}{hint} Known: {', '.join(known)}"
+
+
+def method_config(method: str, **overrides: Any) -> RunConfig:
+    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged.
+
+    Raises:
+        ScopeError: for a method, key or value that does not exist.
+    """
+    if method not in METHODS:
+        raise ScopeError(closest(method, list(METHODS), "method"))
+    preset = METHODS[method]
+    simulator = {**preset.get("simulator", {}), **overrides.pop("simulator", {})}
+    return parse_config({"method": method, **preset, **overrides, "simulator": simulator})
+
+
+def parse_config(content: Any, where: str = "config") -> RunConfig:
+    """Check a mapping and make a RunConfig of it.
+
+    Raises:
+        ScopeError: one line that names the key and what is wrong with it.
+    """
+    if not isinstance(content, dict):
+        raise ScopeError(f"{where}: expected a mapping of keys to values, got {type(content).__name__}")
+    if content.get("version", SCHEMA) != SCHEMA:
+        raise ScopeError(
+            f"{where}: written for config version {content['version']}, this is version {SCHEMA}; update it"
+        )
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            fields = SimulatorConfig.model_fields if key.startswith("simulator.") else RunConfig.model_fields
+            raise ScopeError(f"{where}: {closest(key.split('.')[-1], list(fields), 'key')}") from None
+        raise ScopeError(f"{where}: {key}: {first['msg']} (got {first['input']!r})") from None
+
+
+def load_config(path: Path) -> RunConfig:
+    """Read a YAML config; tags are refused (a config is data, not code).
+
+    Raises:
+        ScopeError: one line on whatever is wrong with the file.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ScopeError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ScopeError(f"{path}{line}: not plain YAML: {reason}") from None
+    if isinstance(content, dict) and set(content) <= {"method"} | set(RunConfig.model_fields):
+        method = content.get("method")
+        if isinstance(method, str) and method in METHODS:
+            # a short file names a method and what differs from it
+            simulator = {**METHODS[method].get("simulator", {}), **(content.get("simulator") or {})}
+            content = {**METHODS[method], **content, "simulator": simulator}
+    return parse_config(content, str(path))

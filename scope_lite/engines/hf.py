@@ -1,0 +1,179 @@
+"""The transformers engine: sampling with a key-value cache that lives as long as the dialogue, and log probabilities.
+
+One ``SeatModel`` is a causal LM as one seat uses it: a base, perhaps a LoRA adapter
+of its own, a sharpness, and the sets of tokens it may choose from. Seats that share a
+base share its weights in memory, not its modules, so no adapter is ever switched.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from peft import LoraConfig, get_peft_model
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
+from transformers.utils import logging
+
+from scope_lite.engines.chat import ChatFormat
+from scope_lite.errors import ScopeError
+from scope_lite.records import TokenBatch
+
+logging.disable_progress_bar()  # a nano model loads in milliseconds; the bar outlives it
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
+    """A causal LM and its tokenizer from a local folder, in eval mode, without gradients.
+
+    Raises:
+        ScopeError: if the folder is missing, unreadable or truncated.
+    """
+    if not (folder / "config.json").exists():
+        raise ScopeError(f"no model in {folder}; run 'scope-lite nano build' or give another model")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    except Exception as error:
+        # safetensors, json and OS errors alike mean: this folder does not hold a whole model
+        raise ScopeError(f"cannot read the model in {folder}: {str(error).splitlines()[0]}; rebuild it") from error
+    return model.eval().requires_grad_(False), tokenizer
+
+
+def share_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A second module tree over the very same parameter tensors."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, memo={id(t): t for t in tensors})
+
+
+class SeatModel:
+    """A causal LM in one seat. ``choices`` names sets of token ids that a sample may be confined to."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        choices: Mapping[str, list[int]] | None = None,
+        sharpness: float = 1.0,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.format = ChatFormat(tokenizer)
+        self.sharpness = sharpness
+        self.peft: Any = None
+        self._words: dict[tuple[int, ...], str] = {}
+        vocabulary = model.config.vocab_size
+        stop = tokenizer.eos_token_id
+        self.stop_ids = {stop} if stop is not None else set()
+        self.choice_index = {"": 0} | {name: i + 1 for i, name in enumerate(choices or {})}
+        self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in (choices or {}).items()}
+        self.choice_bias = torch.zeros(len(self.choice_index), vocabulary)
+        for name, ids in (choices or {}).items():
+            row = self.choice_bias[self.choice_index[name]]
+            row.fill_(-torch.inf)
+            row[torch.tensor(ids)] = 0.0
+
+    def add_adapter(self, rank: int, alpha: int, seed: int) -> None:
+        """Give this seat a fresh trainable LoRA adapter; the base stays as it is.
+
+        lm_head is adapted too: without it a model this small keeps an entropy floor near .6 nats.
+        """
+        head = [] if self.model.config.tie_word_embeddings else ["lm_head"]
+        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=[*LORA_TARGETS, *head], lora_dropout=0.0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.peft = get_peft_model(share_weights(self.model), config)
+        self.model = self.peft.get_base_model()
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """The adapter's tensors by name, detached copies."""
+        return {
+            name: t.detach().clone()
+            for name, t in get_peft_model_state_dict(self.peft, save_embedding_layers=False).items()
+        }
+
+    def load_adapter_state(self, state: dict[str, Tensor]) -> None:
+        set_peft_model_state_dict(self.peft, state)
+
+    def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+        """Logits of the next token, sharpened, minus infinity outside the allowed set."""
+        raw = self.model.lm_head(hidden).float()
+        return raw * self.sharpness + self.choice_bias[choice]
+
+    def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
+        """Log probability of every generated token, and the full log distribution it came from (nats).
+
+        The head runs only where a token is trained: nothing else is ever a logit.
+        """
+        mask = None if batch.attention.all() else batch.attention.long()
+        hidden = self.model.model(input_ids=batch.ids, attention_mask=mask, use_cache=False).last_hidden_state
+        log_all = self.logits(hidden[batch.row, batch.column - 1], batch.choice).log_softmax(-1)
+        return log_all.gather(-1, batch.targets[:, None])[:, 0], log_all
+
+    def session(self, rows: int) -> Session:
+        return Session(self, rows)
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """The words of one sampled message."""
+        if ids not in self._words:
+            self._words[ids] = self.tokenizer.decode(list(ids), skip_special_tokens=True).strip()
+        return self._words[ids]
+
+
+def entropy(log_all: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """Entropy of each distribution, in nats; an impossible token adds nothing."""
+    p = log_all.exp()
+    return -torch.where(p > 0, p * log_all, torch.zeros_like(p)).sum(-1)
+
+
+class Session:
+    """A batch of growing dialogues under one model, with the key-value cache kept across turns."""
+
+    def __init__(self, seat: SeatModel, rows: int):
+        self.seat = seat
+        self.cache = DynamicCache(config=seat.model.config)
+        self.attention = torch.zeros(rows, 0, dtype=torch.long)
+        self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
+
+    @torch.no_grad()
+    def append(self, pieces: list[list[int]]) -> None:
+        """Feed each row its new tokens; ``hidden`` then predicts each row's next token.
+
+        Rows may differ in length, or get nothing: padding is masked and takes no position.
+        """
+        lengths = torch.tensor([len(p) for p in pieces])
+        width = int(lengths.max())
+        if int(lengths.min()) == width:
+            ids, real = torch.tensor(pieces), torch.ones(len(pieces), width, dtype=torch.long)
+        else:
+            ids = torch.tensor([p + [0] * (width - len(p)) for p in pieces])
+            real = (torch.arange(width)[None] < lengths[:, None]).long()
+        position = self.attention.sum(1, keepdim=True) + torch.arange(width)[None]
+        self.attention = torch.cat([self.attention, real], dim=1)
+        whole = bool(self.attention.all())
+        output = self.seat.model.model(
+            input_ids=ids,
+            attention_mask=None if whole else self.attention,
+            position_ids=position,
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state
+        newest = output[torch.arange(len(pieces)), (lengths - 1).clamp_min(0)]
+        self.hidden = newest if bool((lengths > 0).all()) else torch.where(lengths[:, None] > 0, newest, self.hidden)
+
+    @torch.no_grad()
+    def next_probabilities(self, choice: int, sharpness: float | None = None) -> Float[np.ndarray, "b v"]:
+        """Distribution of each row's next token, in float64."""
+        sets = torch.full((len(self.hidden),), choice)
+        raw = self.seat.model.lm_head(self.hidden).float()
+        scale = self.seat.sharpness if sharpness is None else sharpness
+        return (raw * scale + self.seat.choice_bias[sets]).double().softmax(-1).numpy()

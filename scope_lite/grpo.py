@@ -1,0 +1,94 @@
+"""Group-relative policy optimisation on dialogues: advantages and loss, as pure functions.
+
+Departures from textbook GRPO, all options: the KL term is off by default, the
+advantage can be centred only, and the mean is over trained tokens (not over rollouts),
+so that each token weighs the same. Tokens arrive as a flat list of those that the seat
+generated: a token of the other seat or of the prompt is not in it at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def group_advantages(
+    rewards: Float[Tensor, "groups size"], scale: bool = True, eps: float = 1e-6
+) -> Float[Tensor, "groups size"]:
+    """Centre each group's rewards and divide by their population standard deviation (Eq. 2).
+
+    A group whose rewards are all equal gets zero advantage (the boundary case that the
+    paper leaves open). ``scale=False`` centres only (Dr. GRPO; pitfall P13).
+
+    Raises:
+        ValueError: if a group has fewer than two rollouts.
+    """
+    if rewards.shape[1] < 2:
+        raise ValueError(f"a group needs at least two rollouts, got {rewards.shape[1]}")
+    centred = rewards - rewards.mean(dim=1, keepdim=True)
+    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)  # exact: rounding must not make a signal
+    centred = torch.where(equal, torch.zeros_like(centred), centred)
+    return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps) if scale else centred
+
+
+def group_fractions(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
+    """Shares of groups without a signal, and why (Fig. 19); 1 counts as success, 0 as failure."""
+    equal = (rewards == rewards[:, :1]).all(dim=1)
+    first = rewards[:, 0]
+    return {
+        "frac_reward_zero_std": equal.float().mean().item(),
+        "frac_all_success": (equal & (first >= 1)).float().mean().item(),
+        "frac_all_failure": (equal & (first <= 0)).float().mean().item(),
+    }
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A scalar to minimise and the numbers to log (nats for kl, shares for clip_ratio)."""
+
+    loss: Float[Tensor, ""]
+    kl: float
+    clip_ratio: float
+    ratio_mean: float
+
+
+def clipped_loss(
+    logprobs: Float[Tensor, " n"],
+    old_logprobs: Float[Tensor, " n"],
+    advantages: Float[Tensor, " rollouts"],
+    row: Int[Tensor, " n"],
+    clip_range: float = 0.2,
+    kl_coef: float = 0.0,
+    reference_logprobs: Float[Tensor, " n"] | None = None,
+) -> Loss:
+    """The clipped surrogate, averaged over the n generated tokens of one seat.
+
+    Args:
+        logprobs: of the generated tokens under the current weights, differentiable.
+        old_logprobs: under the weights that are being improved on (for a pooled
+            simulator, those of the snapshot that spoke).
+        advantages: one a rollout; ``row[i]`` is the rollout of token i.
+        reference_logprobs: under the frozen start; needed when ``kl_coef`` is positive.
+            KL is the k3 estimator (Schulman 2020): unbiased and never negative.
+
+    No token at all (a fully masked batch) gives a loss of 0, not NaN (pitfall P11).
+    """
+    if len(logprobs) == 0:
+        return Loss(logprobs.sum(), 0.0, 0.0, 1.0)
+    token_advantages = advantages[row]
+    ratio = (logprobs - old_logprobs).exp()
+    clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
+    surrogate = torch.minimum(ratio * token_advantages, clipped * token_advantages)
+    loss = -surrogate.mean()
+    kl = 0.0
+    if reference_logprobs is not None:
+        gap = reference_logprobs - logprobs
+        k3 = (gap.exp() - gap - 1).mean()
+        kl = k3.item()
+        if kl_coef:
+            loss = loss + kl_coef * k3
+    outside = ((ratio < 1 - clip_range) & (token_advantages < 0)) | ((ratio > 1 + clip_range) & (token_advantages > 0))
+    return Loss(loss, kl, outside.float().mean().item(), ratio.mean().item())

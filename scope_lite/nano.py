@@ -1,0 +1,326 @@
+"""Build the nano models: tiny causal LMs pre-trained to speak a world's acts, and the panel of simulators.
+
+A nano model is an ordinary transformers model with an ordinary tokenizer and chat
+template; one act is one token. In the user's seat it learns the exact P(reply | history)
+of a population (soft targets from the Bayes filter); in the agent's seat it imitates a
+broad mix of agents. ``scope-lite nano build`` makes everything in ``data/models/nano``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Olmo3Config, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
+
+from scope_lite.engines.chat import ChatFormat
+from scope_lite.engines.hf import load_base
+from scope_lite.errors import ScopeError
+from scope_lite.paths import NANO_MODELS
+from scope_lite.simulators import CLOSE, PanelMember, choice_sets, read_panel, write_panel
+from scope_lite.worlds import World, get_world
+from scope_lite.worlds.users import BeliefUsers, draw
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+FAMILIES: dict[str, Callable[[int], Qwen3Config | Olmo3Config]] = {
+    "qwen3-tiny": lambda v: Qwen3Config(vocab_size=v, head_dim=16, **_shape(48, 96, 2, 3)),
+    "qwen3-small": lambda v: Qwen3Config(vocab_size=v, head_dim=16, **_shape(80, 160, 3, 5)),
+    "olmo3-tiny": lambda v: Olmo3Config(vocab_size=v, **_shape(48, 96, 2, 3)),
+}
+DEFAULT_FAMILY = "qwen3-tiny"
+
+
+def _shape(hidden: int, inner: int, layers: int, heads: int) -> dict:
+    return dict(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def build_tokenizer(world: World) -> PreTrainedTokenizerFast:
+    """One token an act, one a role, one a persona prompt."""
+    roles = ["<|pad|>", "<|system|>", "<|user|>", "<|assistant|>"]
+    personas = [f"user-{how}-{z}" for how in ("as", "says") for z in world.spec.prior]
+    spec = world.spec
+    words = [*roles, "agent", "user", *personas, *spec.agent_acts, *spec.user_acts, CLOSE, *spec.outcomes]
+    core = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<|pad|>"))
+    core.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<|pad|>", additional_special_tokens=roles[1:], chat_template=TEMPLATE
+    )
+
+
+@dataclass(frozen=True)
+class Dialogues:
+    """n dialogues of a population, and what the exact users would have said at every turn."""
+
+    acts: Int[np.ndarray, "n H"]
+    replies: Int[np.ndarray, "n H"]
+    outcomes: Int[np.ndarray, " n"]
+    reply_probs: Float[np.ndarray, "n H R"]
+    outcome_probs: Float[np.ndarray, "n O"]
+    explored: np.ndarray
+    """True where the agent was an explorer: good for the user's seat, no example for the agent's"""
+
+
+def sample_dialogues(world: World, prior: np.ndarray, n: int, rng: np.random.Generator) -> Dialogues:
+    """Dialogues of the world's own agents (60 %) and of explorers that try anything (40 %).
+
+    A policy under training goes where no agent of the mix goes; a simulator must know its way there.
+    """
+    spec = world.spec
+    users = BeliefUsers(world, prior, n)
+    shares = np.array([h.weight for h in spec.habits])
+    habits = rng.choice(len(shares), size=n, p=shares / shares.sum())
+    explored = rng.random(n) < 0.4
+    favourite, fickle = rng.integers(len(spec.agent_acts), size=n), rng.random(n)
+    acts, replies = np.zeros((n, world.horizon), dtype=int), np.zeros((n, world.horizon), dtype=int)
+    reply_probs = np.zeros((n, world.horizon, len(spec.user_acts)))
+    histories: list[tuple[tuple[str, str], ...]] = [()] * n
+    for t in range(world.horizon):
+        anything = rng.integers(len(spec.agent_acts), size=n)
+        for i in range(n):
+            if explored[i]:
+                acts[i, t] = anything[i] if rng.random() < fickle[i] else favourite[i]
+            else:
+                acts[i, t] = world.agent_index[spec.habits[habits[i]].act(histories[i], rng)]
+        reply_probs[:, t] = users.reply_probabilities(acts[:, t])
+        replies[:, t] = draw(reply_probs[:, t], rng.random(n))
+        users.observe(acts[:, t], replies[:, t])
+        said = zip(histories, acts[:, t], replies[:, t], strict=True)
+        histories = [(*h, (spec.agent_acts[a], spec.user_acts[r])) for h, a, r in said]
+    outcome_probs = users.outcome_probabilities()
+    return Dialogues(acts, replies, draw(outcome_probs, rng.random(n)), reply_probs, outcome_probs, explored)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token ids and, at the positions that are taught, the target distribution of the next token."""
+
+    ids: Int[Tensor, "n t"]
+    targets: Float[Tensor, "n t v"]
+    taught: Tensor
+
+
+class Renderer:
+    """Turns dialogues into the token ids of either seat, through the model's own chat format."""
+
+    def __init__(self, world: World, tokenizer: PreTrainedTokenizerFast):
+        self.world, self.format, self.vocabulary = world, ChatFormat(tokenizer), len(tokenizer)
+        self.ids = {name: np.array(ids) for name, ids in choice_sets(world, tokenizer).items()}
+
+    def _batch(self, rows: list[list[int]], columns: list[int], target: Float[np.ndarray, "n k v"]) -> Batch:
+        ids = torch.tensor(rows)
+        targets = torch.zeros(*ids.shape, self.vocabulary)
+        targets[:, columns] = torch.tensor(target, dtype=torch.float32)
+        taught = torch.zeros(ids.shape, dtype=torch.bool)
+        taught[:, columns] = True
+        return Batch(ids, targets, taught)
+
+    def user(self, d: Dialogues, system: str) -> Batch:
+        """The user's seat; taught the exact distribution of every reply and of the outcome."""
+        n, h = d.acts.shape
+        target = np.zeros((n, h + 1, self.vocabulary))
+        target[:, :h, self.ids["reply"]] = d.reply_probs
+        target[:, h, self.ids["outcome"]] = d.outcome_probs
+        rows: list[list[int]] = []
+        columns: list[int] = []
+        for acts, replies in zip(d.acts, d.replies, strict=True):
+            ids: list[int] = []
+            columns = []
+            for act, reply in zip(acts, replies, strict=True):
+                heard = self.world.spec.agent_acts[act]
+                ids = ids + (self.format.continuation(heard) if ids else self.format.opening(system, heard))
+                columns.append(len(ids) - 1)
+                ids.append(int(self.ids["reply"][reply]))
+            ids = ids + self.format.continuation(CLOSE)
+            columns.append(len(ids) - 1)
+            rows.append(ids)
+        return self._batch(rows, columns, target)
+
+    def agent(self, d: Dialogues) -> Batch:
+        """The agent's seat; taught the act that the agent chose (explorers left out)."""
+        keep = ~d.explored
+        acts, replies = d.acts[keep], d.replies[keep]
+        target = np.zeros((*acts.shape, self.vocabulary))
+        np.put_along_axis(target, self.ids["act"][acts][..., None], 1.0, axis=-1)
+        rows: list[list[int]] = []
+        columns: list[int] = []
+        for row_acts, row_replies in zip(acts, replies, strict=True):
+            ids = self.format.opening("agent", None)
+            columns = []
+            for t, act in enumerate(row_acts):
+                if t:
+                    ids = ids + self.format.continuation(self.world.spec.user_acts[row_replies[t - 1]])
+                columns.append(len(ids) - 1)
+                ids = [*ids, int(self.ids["act"][act])]
+            rows.append(ids)
+        return self._batch(rows, columns, target)
+
+
+def _user_batches(
+    world: World, prior: np.ndarray, render: Renderer, n: int, rng: np.random.Generator, personas: bool
+) -> Iterator[Batch]:
+    """Plain users, and (for the base model) users under each kind of persona prompt."""
+    yield render.user(sample_dialogues(world, prior, n, rng), "user")
+    if personas:
+        z = str(rng.choice(list(world.spec.prior)))
+        yield render.user(sample_dialogues(world, world.prior_vector({z: 1.0}), n // 4, rng), f"user-as-{z}")
+        z = str(rng.choice(list(world.spec.prior)))
+        yield render.user(sample_dialogues(world.claiming(z), prior, n // 4, rng), f"user-says-{z}")
+
+
+def _loss(model: PreTrainedModel, batch: Batch) -> Tensor:
+    logits = model(input_ids=batch.ids).logits
+    return -(batch.targets * logits.log_softmax(-1)).sum(-1)[batch.taught].mean()
+
+
+def pretrain(
+    model: PreTrainedModel, world: World, prior: np.ndarray, render: Renderer, steps: int, seed: int, base: bool
+) -> Iterator[float]:
+    """Train in place; yields the loss of each step (nats a taught token)."""
+    rng = np.random.default_rng([seed, 7])
+    model.requires_grad_(True).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3 if base else 2e-3, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=steps)
+    for _ in range(steps):
+        batches = list(_user_batches(world, prior, render, 192, rng, personas=base))
+        if base:
+            batches.append(render.agent(sample_dialogues(world, prior, 128, rng)))
+        loss = torch.stack([_loss(model, b) for b in batches]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        yield loss.item()
+    model.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def user_kl(model: PreTrainedModel, world: World, prior: np.ndarray, render: Renderer, n: int = 2000) -> float:
+    """Mean KL(exact || model) in nats a turn, on held-out dialogues (replies and outcome alike)."""
+    held_out = sample_dialogues(world, prior, n, np.random.default_rng(99))
+    batch = render.user(held_out, "user")
+    p, log_q = batch.targets[batch.taught], model(input_ids=batch.ids).logits[batch.taught].log_softmax(-1)
+    return torch.where(p > 0, p * (p.clamp_min(1e-30).log() - log_q), torch.zeros_like(p)).sum(-1).mean().item()
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write an ordinary transformers folder (safetensors)."""
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def build(
+    world_name: str,
+    families: list[str] | None = None,
+    out: Path = NANO_MODELS,
+    base_steps: int = 1600,
+    member_steps: int = 500,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Build the base models and the panel of one world; what is built already is kept.
+
+    Deterministic on one machine: one thread, fixed seeds.
+
+    Raises:
+        ScopeError: for an unknown world or family.
+    """
+    world = get_world(world_name)
+    unknown = set(families or []) - set(FAMILIES)
+    if unknown:
+        raise ScopeError(f"unknown model {sorted(unknown)[0]!r}; known: {', '.join(FAMILIES)}")
+    torch.set_num_threads(1)
+    tokenizer, folder = build_tokenizer(world), out / world_name
+    render = Renderer(world, tokenizer)
+
+    def make(name: str, model: PreTrainedModel, prior: np.ndarray, steps: int, base: bool) -> None:
+        for step, loss in enumerate(pretrain(model, world, prior, render, steps, seed=0, base=base), 1):
+            if step % 100 == 0:
+                report(f"{world_name}/{name}: step {step}/{steps}, loss {loss:.4f}")
+        report(f"{world_name}/{name}: mean KL(exact || model) {user_kl(model, world, prior, render):.4f} nats a turn")
+        save_model(model, tokenizer, folder / name)
+
+    for i, family in enumerate(families or FAMILIES):
+        if not (folder / family / "model.safetensors").exists():
+            torch.manual_seed(i)
+            fresh = AutoModelForCausalLM.from_config(FAMILIES[family](len(tokenizer)))
+            make(family, fresh, world.prior, base_steps, base=True)
+    members = panel_members(world)
+    for member in members:
+        if member.model and not (folder / member.model / "model.safetensors").exists():
+            model, _ = load_base(folder / DEFAULT_FAMILY)
+            make(member.model, model, world.prior_vector(member.population), member_steps, base=False)
+    write_panel(folder / "panel.yaml", members)
+    write_manifest(folder)
+
+
+def panel_members(world: World) -> list[PanelMember]:
+    """The panel of a world: collapsed members with the training mode and with others, broad ones, and outsiders.
+
+    Chosen before any method was run: the prior's shares moved one place on, once for each type.
+    """
+    types, shares = list(world.spec.prior), list(world.spec.prior.values())
+    moved = [dict(zip(types, np.roll(shares, i).tolist(), strict=True)) for i in range(len(types))]
+    members = [PanelMember("sim-a", DEFAULT_FAMILY, 8.0, "collapsed", moved[0])]
+    for i in range(1, len(types)):
+        name = f"sim-{chr(ord('a') + i)}"
+        members.append(PanelMember(name, name, 8.0, "collapsed", moved[i]))
+    reversed_tail = dict(zip(types, [shares[0], *shares[:0:-1]], strict=True))
+    outside = [z for z in world.spec.real_prior if z not in world.spec.prior]
+    outsiders = {z: 0.8 / len(outside) for z in outside} | {types[0]: 0.2}
+    members += [
+        PanelMember("twin", "twin", 8.0, "collapsed", reversed_tail),
+        PanelMember("half", "sim-c", 2.0, "broad", moved[2]),
+        PanelMember("broad", "broad", 1.0, "broad", {z: 1 / len(types) for z in types}),
+        PanelMember("outside", "outside", 2.0, "outside", outsiders),
+        PanelMember("reference", None, 1.0, "scripted", dict(world.spec.prior)),
+        PanelMember("real", None, 1.0, "scripted", dict(world.spec.real_prior)),
+    ]
+    return members
+
+
+def write_manifest(folder: Path) -> None:
+    """``manifest.json``: the hash of every shipped file, so that a run knows which models it used."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json")
+    digests = {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+    (folder / "manifest.json").write_text(json.dumps(digests, indent=1) + "\n")
+
+
+def kl_table(world_name: str, folder: Path = NANO_MODELS) -> list[tuple[str, float]]:
+    """(model, mean KL in nats a turn) for every shipped model of a world: the table in data/README.md."""
+    world = get_world(world_name)
+    rows: dict[str, dict[str, float]] = {}
+    for member in read_panel(world_name, folder):
+        if member.model:
+            rows.setdefault(member.model, member.population)
+    rows |= {family: dict(world.spec.prior) for family in FAMILIES}
+    table = []
+    for name, population in rows.items():
+        if (folder / world_name / name).exists():
+            model, tokenizer = load_base(folder / world_name / name)
+            render = Renderer(world, tokenizer)
+            table.append((name, user_kl(model, world, world.prior_vector(population), render)))
+    return table

@@ -1,0 +1,56 @@
+"""Evaluation on the panel: one policy against every simulator and the scripted users, in one batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scope_lite.engines.hf import SeatModel
+from scope_lite.records import Rollout
+from scope_lite.rng import RowKeys
+from scope_lite.rollouts import run_dialogues
+from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat, Seat
+from scope_lite.simulators import Library, PanelMember, read_panel
+
+FIRST_GROUP = 1_000_000  # panel rows are keyed apart from training rows
+
+
+class Panel:
+    """The panel of a world. A member is *seen* if the run trained with it; that is a property of the run."""
+
+    def __init__(self, library: Library, seen: tuple[str, ...]):
+        self.world = library.world
+        self.members = read_panel(self.world.name, library.folder.parent)
+        self.seen = set(seen)
+        self.models = {m.name: library.seat_model(m.model, m.sharpness) for m in self.members if m.model}
+
+    def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:
+        """``dialogues`` rollouts with each member, members in the panel's order."""
+        n = len(self.members)
+        keys = RowKeys(run, step, FIRST_GROUP + np.repeat(np.arange(n), dialogues), np.tile(np.arange(dialogues), n))
+        parts: list[tuple[np.ndarray, Seat]] = []
+        for i, member in enumerate(self.members):
+            rows = np.arange(i * dialogues, (i + 1) * dialogues)
+            parts.append((rows, self._seat(member, keys[rows])))
+        names = [m.name for m in self.members for _ in range(dialogues)]
+        seat = ModelSeat(policy, keys, "policy", ["agent"] * len(keys))
+        return run_dialogues(self.world, seat, RoutedSeat(parts), keys, names)
+
+    def _seat(self, member: PanelMember, keys: RowKeys) -> Seat:
+        if member.model is None:
+            return ScriptedSeat(self.world, self.world.prior_vector(member.population), keys)
+        return ModelSeat(self.models[member.name], keys, "simulator", ["user"] * len(keys))
+
+    def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
+        """Mean reward by member, and over the seen and the unseen simulators (scripted users apart)."""
+        by_name: dict[str, list[float]] = {m.name: [] for m in self.members}
+        for r in rollouts:
+            by_name[r.simulator].append(r.reward)
+        mean = {name: float(np.mean(rewards)) for name, rewards in by_name.items()}
+        simulators = [m.name for m in self.members if m.model]
+        groups = {"seen": [n for n in simulators if n in self.seen]}
+        groups["unseen"] = [n for n in simulators if n not in self.seen]
+        metrics = {f"panel/{name}/reward": value for name, value in mean.items()}
+        for group, names in groups.items():
+            if names:
+                metrics[f"panel/{group}/reward"] = float(np.mean([mean[n] for n in names]))
+        return metrics

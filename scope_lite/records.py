@@ -1,0 +1,107 @@
+"""What a rollout leaves behind: one append-only transcript a seat, and what the dialogue earned.
+
+A transcript holds the very token ids that the model saw or sampled. Nothing is ever
+decoded and tokenized again, so the ids trained are the ids sampled (pitfall P6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass
+class Transcript:
+    """One seat's view of one dialogue, token by token (all four lists have the same length)."""
+
+    ids: list[int] = field(default_factory=list)
+    generated: list[bool] = field(default_factory=list)
+    """True where this seat sampled the token; only these can be trained"""
+    logprobs: list[float] = field(default_factory=list)
+    """log probability at sampling, in nats; 0 where not generated"""
+    choices: list[int] = field(default_factory=list)
+    """which set of allowed tokens the sample was drawn from; 0 is the whole vocabulary"""
+
+    def read(self, ids: list[int]) -> None:
+        """Append tokens that this seat did not choose: prompt, markup, the other seat's words."""
+        self.ids += ids
+        self.generated += [False] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+        self.choices += [0] * len(ids)
+
+    def write(self, token: int, logprob: float, choice: int) -> None:
+        """Append one token that this seat sampled."""
+        self.ids.append(token)
+        self.generated.append(True)
+        self.logprobs.append(logprob)
+        self.choices.append(choice)
+
+
+@dataclass
+class Rollout:
+    """One finished dialogue."""
+
+    task: str
+    simulator: str
+    """name of the simulator that spoke"""
+    group: int
+    member: int
+    acts: list[str]
+    replies: list[str]
+    outcome: str
+    reward: float
+    policy: Transcript | None = None
+    simulator_transcript: Transcript | None = None
+
+    def readable(self) -> dict[str, Any]:
+        """What ``rollouts.jsonl`` keeps: the words, not the tokens."""
+        keep = ("task", "simulator", "group", "member", "acts", "replies", "outcome", "reward")
+        return {name: getattr(self, name) for name in keep}
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """Transcripts of one seat, right-padded, and the flat list of the tokens to train.
+
+    ``row`` and ``column`` say where each of the n generated tokens stands.
+    """
+
+    ids: Int[Tensor, "b t"]
+    attention: Bool[Tensor, "b t"]
+    row: Int[Tensor, " n"]
+    column: Int[Tensor, " n"]
+    choice: Int[Tensor, " n"]
+    sampled_logprobs: Float[Tensor, " n"]
+
+    @property
+    def targets(self) -> Int[Tensor, " n"]:
+        return self.ids[self.row, self.column]
+
+
+def collate(transcripts: list[Transcript], pad: int) -> TokenBatch:
+    """Pad a seat's transcripts into one batch.
+
+    Raises:
+        ValueError: if a transcript begins with a generated token (nothing predicts it).
+    """
+    length = max(len(t.ids) for t in transcripts)
+    ids = torch.full((len(transcripts), length), pad)
+    generated = torch.zeros(len(transcripts), length, dtype=torch.bool)
+    attention = torch.zeros_like(generated)
+    logprobs = torch.zeros(len(transcripts), length)
+    choices = torch.zeros_like(ids)
+    for i, t in enumerate(transcripts):
+        n = len(t.ids)
+        ids[i, :n] = torch.tensor(t.ids)
+        generated[i, :n] = torch.tensor(t.generated)
+        attention[i, :n] = True
+        logprobs[i, :n] = torch.tensor(t.logprobs)
+        choices[i, :n] = torch.tensor(t.choices)
+    if generated[:, 0].any():
+        raise ValueError("a transcript begins with a generated token; put a prompt before it")
+    row, column = generated.nonzero(as_tuple=True)
+    return TokenBatch(ids, attention, row, column, choices[row, column], logprobs[row, column])

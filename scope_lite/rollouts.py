@@ -1,0 +1,54 @@
+"""The dialogue itself: two seats take turns, all rows of a batch together, until the outcome."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scope_lite.records import Rollout
+from scope_lite.rng import RowKeys
+from scope_lite.seats import ModelSeat, Seat
+from scope_lite.simulators import CLOSE
+from scope_lite.worlds import World
+
+
+def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKeys, names: list[str]) -> list[Rollout]:
+    """Play every row to its end.
+
+    Args:
+        names: the name of the simulator that plays each row.
+
+    Returns:
+        One rollout a row, in order; the reward is the world's value of the outcome spoken.
+    """
+    acts: list[list[str]] = []
+    replies: list[list[str]] = []
+    for turn in range(world.horizon):
+        acts.append(policy.speak(turn, "act"))
+        simulator.hear(acts[-1])
+        replies.append(simulator.speak(turn, "reply"))
+        if turn < world.horizon - 1:  # the last reply has no act after it
+            policy.hear(replies[-1])
+    simulator.hear([CLOSE] * len(keys))
+    outcomes = simulator.speak(world.horizon, "outcome")
+    value = dict(zip(world.spec.outcomes, world.spec.rewards, strict=True))
+    transcripts = simulator.transcripts if isinstance(simulator, ModelSeat) else [None] * len(keys)
+    return [
+        Rollout(
+            task=world.name,
+            simulator=names[i],
+            group=int(keys.group[i]),
+            member=int(keys.member[i]),
+            acts=[turn[i] for turn in acts],
+            replies=[turn[i] for turn in replies],
+            outcome=outcomes[i],
+            reward=value[outcomes[i]],
+            policy=policy.transcripts[i],
+            simulator_transcript=transcripts[i],
+        )
+        for i in range(len(keys))
+    ]
+
+
+def collapse_error(simulator: Seat, horizon: int) -> float:
+    """Mean over the visited turns of epsilon = 1 - P(mode), the per-turn collapse error (Def. 3.1)."""
+    return float(np.mean([1 - p.max(axis=1).mean() for p in simulator.distributions()[:horizon]]))

@@ -1,0 +1,159 @@
+"""Seats: who hears and speaks in a batch of dialogues, whatever sits behind the words.
+
+A seat hears one message a row and speaks one message a row. A ``ModelSeat`` is a
+language model with its own transcripts; a ``ScriptedSeat`` is the world's real users; a
+``RoutedSeat`` sends each row to the seat that plays it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from scope_lite.engines.hf import SeatModel
+from scope_lite.records import Transcript
+from scope_lite.rng import RowKeys
+from scope_lite.sampling import Direct, SamplingRule
+from scope_lite.worlds import World
+from scope_lite.worlds.users import ScriptedUsers, draw
+
+
+class Seat(Protocol):
+    """One side of a batch of dialogues; ``messages[i]`` and row i belong together."""
+
+    def hear(self, messages: list[str]) -> None: ...
+
+    def speak(self, turn: int, kind: str) -> list[str]: ...
+
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
+        """For each message spoken so far, the distribution that it was drawn from."""
+        ...
+
+
+class ModelSeat:
+    """A language model in a seat, sampling by a rule, writing append-only transcripts."""
+
+    def __init__(
+        self,
+        model: SeatModel,
+        keys: RowKeys,
+        seat: str,
+        systems: list[str],
+        rule: SamplingRule | None = None,
+        max_new_tokens: int = 1,
+    ):
+        self.model, self.keys, self.seat, self.systems = model, keys, seat, systems
+        self.rule = rule or Direct()
+        self.max_new_tokens = max_new_tokens
+        self.transcripts = [Transcript() for _ in systems]
+        self._session = model.session(len(systems))
+        self._unread: list[list[int]] = [[] for _ in systems]  # ids the model has not been fed yet
+        self._distributions: list[Float[np.ndarray, "b n"]] = []
+
+    def hear(self, messages: list[str]) -> None:
+        for row, message in enumerate(messages):
+            transcript = self.transcripts[row]
+            if not transcript.ids:
+                self._read(row, self.model.format.opening(self.systems[row], message))
+                continue
+            ids = self.model.format.continuation(message)
+            # a message that ended by its stop token has closed its own turn already
+            closed = transcript.ids[-1] == ids[0] and transcript.generated[-1]
+            self._read(row, ids[1:] if closed else ids)
+
+    def speak(self, turn: int, kind: str) -> list[str]:
+        for row, transcript in enumerate(self.transcripts):
+            if not transcript.ids:
+                self._read(row, self.model.format.opening(self.systems[row], None))
+        said: list[list[int]] = [[] for _ in self.transcripts]
+        going = np.ones(len(said), dtype=bool)
+        for token in range(self.max_new_tokens):
+            self._session.append(self._unread)
+            self._unread = [[] for _ in said]
+            tokens, logprobs = self._sample(turn, kind, token)
+            choice = self.model.choice_index[kind]
+            for row in np.flatnonzero(going).tolist():
+                self.transcripts[row].write(int(tokens[row]), float(logprobs[row]), choice)
+                self._unread[row].append(int(tokens[row]))
+                if int(tokens[row]) in self.model.stop_ids:
+                    going[row] = False
+                else:
+                    said[row].append(int(tokens[row]))
+            if not going.any():
+                break
+        return [self.model.decode(tuple(ids)) for ids in said]
+
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
+        return self._distributions
+
+    def _sample(self, turn: int, kind: str, token: int) -> tuple[Int[np.ndarray, " b"], Float[np.ndarray, " b"]]:
+        ids = self.model.choice_ids[kind]
+        probabilities = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness)[:, ids]
+        index, distribution = self.rule(probabilities, self.keys, turn, self.seat, token)
+        if token == 0:
+            self._distributions.append(distribution)
+        chance = np.take_along_axis(probabilities, index[:, None], axis=1)[:, 0]
+        return ids[index], np.log(np.maximum(chance, 1e-300))
+
+    def _read(self, row: int, ids: list[int]) -> None:
+        self.transcripts[row].read(ids)
+        self._unread[row] = self._unread[row] + ids
+
+
+class ScriptedSeat:
+    """The world's users: a hidden type a row, drawn from a population, replying by its table."""
+
+    def __init__(self, world: World, prior: Float[np.ndarray, " Z"], keys: RowKeys):
+        self.world, self.keys = world, keys
+        self.users = ScriptedUsers.sample(world, prior, keys.uniforms(0, "task")[:, 0])
+        self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
+        self._distributions: list[Float[np.ndarray, "b n"]] = []
+
+    def hear(self, messages: list[str]) -> None:
+        self._acts = np.array([self.world.agent_index.get(m, -1) for m in messages])
+
+    def speak(self, turn: int, kind: str) -> list[str]:
+        uniforms = self.keys.uniforms(turn, "simulator")[:, 0]
+        if kind == "outcome":
+            probabilities = self.users.outcome_probabilities()
+            said = [self.world.spec.outcomes[o] for o in draw(probabilities, uniforms)]
+        else:
+            probabilities = self.users.reply_probabilities(self._acts)
+            replies = draw(probabilities, uniforms)
+            self.users.observe(self._acts, replies)
+            said = [self.world.spec.user_acts[r] for r in replies]
+        self._distributions.append(probabilities)
+        return said
+
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
+        return self._distributions
+
+
+class RoutedSeat:
+    """Several seats, each for its own rows of the batch."""
+
+    def __init__(self, parts: list[tuple[Int[np.ndarray, " p"], Seat]]):
+        self.parts = parts
+        self.rows = sum(len(rows) for rows, _ in parts)
+
+    def hear(self, messages: list[str]) -> None:
+        for rows, seat in self.parts:
+            seat.hear([messages[i] for i in rows])
+
+    def speak(self, turn: int, kind: str) -> list[str]:
+        said = [""] * self.rows
+        for rows, seat in self.parts:
+            for i, message in zip(rows, seat.speak(turn, kind), strict=True):
+                said[i] = message
+        return said
+
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
+        merged = []
+        for spoken in zip(*(seat.distributions() for _, seat in self.parts), strict=True):
+            whole = np.zeros((self.rows, spoken[0].shape[1]))
+            for (rows, _), part in zip(self.parts, spoken, strict=True):
+                whole[rows] = part
+            merged.append(whole)
+        return merged

@@ -1,0 +1,127 @@
+"""The loop: play, score, centre, train, log. One function for every method and scale."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from scope_lite.config import RunConfig
+from scope_lite.grpo import group_advantages, group_fractions
+from scope_lite.learner import Learner
+from scope_lite.panel import Panel
+from scope_lite.rng import RowKeys
+from scope_lite.rollouts import collapse_error, run_dialogues
+from scope_lite.runs import RunFolder
+from scope_lite.seats import ModelSeat
+from scope_lite.simulators import Cast, Library
+from scope_lite.worlds import get_world
+
+KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
+
+OnStep = Callable[[int, int, dict[str, Any]], None]
+
+
+def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | None = None) -> Path:
+    """Train one run to its end and return its folder; a finished run of the same content is returned as it is.
+
+    Same config and seed on one CPU give the same metrics.jsonl, bit for bit, also when
+    the run was stopped and resumed in between.
+
+    Args:
+        root: the folder of run folders.
+        fresh: run again although a finished run exists.
+        on_step: called after every step with (step, steps, metrics).
+    """
+    world = get_world(config.world)
+    name = config.run_name()
+    with RunFolder.open(root, config.model_dump(mode="json"), name, config.fingerprint(), fresh=fresh) as run:
+        if run.finished:
+            return run.path
+        torch.set_num_threads(1)  # at this size a second thread costs more than it gives
+        torch.use_deterministic_algorithms(True)
+        library = Library(world)
+        learner = Learner(library.seat_model(config.model), config, seed=config.seed)
+        cast = Cast(library, config.simulator)
+        trained = config.simulator.members if config.steps else ()
+        panel = Panel(library, seen=trained)
+        alarm = CollapseAlarm()
+        checkpoint = run.load_checkpoint()
+        start = 0
+        if checkpoint is not None:
+            learner.load_state(checkpoint.tensors["policy"])
+            alarm.load_state(checkpoint.state)
+            start = checkpoint.step + 1
+        metrics: dict[str, Any] = {}
+        for step in range(start, config.steps + 1):
+            began = time.perf_counter()
+            metrics, timing = {"step": step}, {}
+            if step > 0:
+                keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
+                policy = ModelSeat(learner.model, keys, "policy", ["agent"] * len(keys))
+                simulator, names = cast.seat(keys)
+                rollouts = run_dialogues(world, policy, simulator, keys, names)
+                played = time.perf_counter()
+                rewards = torch.tensor([r.reward for r in rollouts]).view(config.groups, config.group_size)
+                advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
+                update = learner.update(policy.transcripts, advantages)
+                error = collapse_error(simulator, world.horizon)
+                metrics |= {
+                    "reward": rewards.mean().item(),
+                    "reward_std": rewards.std(dim=1, correction=0).mean().item(),
+                    **group_fractions(rewards),
+                    **update,
+                    "simulator/epsilon": error,
+                    "turns": float(np.mean([len(r.acts) for r in rollouts])),
+                }
+                tokens = sum(len(t.ids) for t in policy.transcripts)
+                timing = {"rollout_seconds": played - began, "train_seconds": time.perf_counter() - played}
+                timing["tokens_per_second"] = tokens / (time.perf_counter() - began)
+            last = step == config.steps
+            if step % config.eval_every == 0 or last:
+                dialogues = config.final_dialogues if last else config.eval_dialogues
+                evaluation = panel.play(learner.model, config.seed, step, dialogues)
+                metrics |= panel.metrics(evaluation)
+                kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
+                run.log_rollouts([{"step": step, **r} for r in kept])
+            metrics["collapse_alarm"] = alarm.check(metrics)
+            timing["step_seconds"] = time.perf_counter() - began
+            run.log(metrics, timing)
+            run.progress(step, config.steps)
+            if step and (step % config.checkpoint_every == 0 or last):
+                run.save_checkpoint(step, {"policy": learner.state()}, alarm.state(), keep=last)
+            if on_step is not None:
+                on_step(step, config.steps, metrics)
+        run.finish(metrics)
+        return run.path
+
+
+class CollapseAlarm:
+    """A plain alarm: entropy below a quarter of its start, and unseen reward below its peak since step 40."""
+
+    def __init__(self) -> None:
+        self.first_entropy: float | None = None
+        self.entropy: float | None = None
+        self.peak: float | None = None
+
+    def check(self, metrics: dict[str, Any]) -> bool:
+        """True if the alarm sounds at this step (it needs an evaluation to sound)."""
+        self.entropy = metrics.get("entropy", self.entropy)
+        if self.first_entropy is None:
+            self.first_entropy = self.entropy
+        unseen = metrics.get("panel/unseen/reward")
+        if unseen is None or metrics["step"] < 40 or self.entropy is None or self.first_entropy is None:
+            return False
+        fell = self.peak is not None and unseen < self.peak
+        self.peak = unseen if self.peak is None else max(self.peak, unseen)
+        return fell and self.entropy < self.first_entropy / 4
+
+    def state(self) -> dict[str, float | None]:
+        return dict(vars(self))
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.first_entropy, self.entropy, self.peak = (state[n] for n in ("first_entropy", "entropy", "peak"))
