@@ -19,7 +19,6 @@ from scope_lite.runs.tables import (
     load_rollouts,
     load_timing,
     prune,
-    unknown,
 )
 
 __all__ = [
@@ -37,5 +36,4 @@ __all__ = [
     "load_timing",
     "prune",
     "read_status",
-    "unknown",
 ]

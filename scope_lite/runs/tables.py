@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import shutil
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ import pandas as pd
 import yaml
 from filelock import FileLock, Timeout
 
+from scope_lite.config import closest
 from scope_lite.errors import ScopeError
 from scope_lite.runs.checkpoints import steps_in
 from scope_lite.runs.files import plain_disk_errors, read_lines
@@ -22,14 +22,6 @@ from scope_lite.runs.folder import is_finished, read_status
 LABELS = ("method", "world", "seed", "model")
 LIST_COLUMNS = ["name", "state", "step", "steps", "reward", "size_mb", "started", "reason"]
 SPARE_SUFFIXES = (".old", ".fresh")
-
-
-def unknown(kind: str, value: str, known: Iterable[str]) -> ScopeError:
-    """The error for a name that does not exist: the closest match and what there is."""
-    names = sorted(known)
-    close = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return ScopeError(f"unknown {kind} {value!r}{hint} Known: {', '.join(names) or 'none'}")
 
 
 # -- loading ------------------------------------------------------------------------------------------------------
@@ -137,7 +129,7 @@ def find(root: Path, name: str | Path) -> Path:
     if len(matches) > 1:
         raise ScopeError(f"{name!r} fits {len(matches)} runs: {', '.join(matches)}; give more of the name")
     if not matches:
-        raise unknown(f"run (in {root})", str(name), folders)
+        raise ScopeError(closest(str(name), list(folders), f"run (in {root})"))
     return folders[matches[0]]
 
 
