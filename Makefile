@@ -1,0 +1,89 @@
+# The commands of the project; `make` alone explains them. Written for GNU make 3.81 (macOS) and newer.
+# Paths here are relative on purpose: make cannot handle spaces in a path, and the project may stand in one.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup figures figures-all test lab clean clean-all
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+# The stamp lies in the environment and is written last; the marker lies outside, so that it survives whatever cuts a set-up short.
+STAMP := $(VENV)/.setup-complete
+MARKER := .setup/started
+
+# Prints one line that changes when the environment has to: the pins, the project file, the Python, the folder (an
+# environment that was moved or copied still points at its old place).
+FINGERPRINT := import hashlib, os, sys; \
+  text = b"".join(open(name, "rb").read() for name in ("requirements.lock", "pyproject.toml")); \
+  print(hashlib.sha256(text).hexdigest(), "python%d.%d" % sys.version_info[:2], os.getcwd())
+
+help: ## Show this list
+	@echo "scope_lite: see simulator collapse happen, understand it, and fix it."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "Options: PYTHON=python3.12 chooses the Python (3.11 to 3.13; default python3); ARGS=\"--only 03\" goes to the command."
+	@echo "Systems: Linux (x86_64, aarch64) and macOS (Apple silicon); Windows through WSL. Needs Python, make and bash,"
+	@echo "         5 GB of disk and 4 GB of memory; no GPU. The first command makes .venv and installs into it."
+
+# A half-installed package can look installed to pip, so a set-up that was cut short starts again from nothing.
+setup: ## Make .venv with the pinned packages (does nothing when they are there)
+	@set -euo pipefail; \
+	python="$(PYTHON)"; \
+	if [ -z "$$python" ]; then \
+	  python="$$($(RUN) -c 'import sys; print(sys._base_executable)' 2>/dev/null || echo python3)"; \
+	fi; \
+	if ! "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	  echo "scope_lite needs Python 3.11 or newer, and $$python is not: try  make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.12" >&2; exit 1; \
+	fi; \
+	wanted="$$("$$python" -c '$(FINGERPRINT)')"; \
+	if [ ! -e $(MARKER) ] && [ "$$(cat $(STAMP) 2>/dev/null)" = "$$wanted" ] && $(RUN) -c '' 2>/dev/null; then exit 0; fi; \
+	mine="$$($(RUN) -c 'import sys; print(sys.version_info[:2])' 2>/dev/null || true)"; \
+	if [ -e $(MARKER) ]; then \
+	  echo "==> The last set-up was cut short: starting again from nothing"; fresh=yes; \
+	elif [ "$$mine" != "$$("$$python" -c 'import sys; print(sys.version_info[:2])')" ]; then fresh=yes; \
+	else echo "==> Bringing $(VENV) up to date"; fresh=no; fi; \
+	mkdir -p .setup; : > $(MARKER); rm -f $(STAMP); \
+	trap 'echo "==> Set-up did not finish: run the same command again, it starts over" >&2' EXIT; \
+	if [ "$$fresh" = yes ]; then \
+	  echo "==> 1/4 $(VENV) with $$("$$python" --version)"; \
+	  rm -rf $(VENV); "$$python" -m venv $(VENV); \
+	fi; \
+	quiet="$$([ -t 1 ] || echo --quiet)"; \
+	pip="$(RUN) -m pip install --disable-pip-version-check $$quiet"; \
+	torch="$$(grep '^torch==' requirements.lock)"; \
+	echo "==> 2/4 $$torch (some minutes; on Linux without a CPU build at hand, the CUDA build of several GB)"; \
+	$$pip --constraint requirements.lock "$$torch"; \
+	echo "==> 3/4 $$(grep -c '==' requirements.lock) packages of requirements.lock"; \
+	$$pip --no-deps --requirement requirements.lock; \
+	echo "==> 4/4 scope_lite itself, editable"; \
+	$$pip --no-deps --no-build-isolation --editable .; \
+	echo "$$wanted" > $(STAMP).tmp; mv $(STAMP).tmp $(STAMP); rm -f $(MARKER); trap - EXIT; \
+	echo "==> Set-up complete"
+
+figures: setup ## Run the notebook series at nano scale and write figures/
+	$(VENV)/bin/scope-lite run $(ARGS)
+
+figures-all: setup ## Remake every table and figure at full seeds (resumable; says its hours first)
+	$(VENV)/bin/scope-lite run --all $(ARGS)
+
+# One thread a process: the tests run side by side, and more threads on few cores make each other wait.
+test: export OMP_NUM_THREADS := 1
+test: setup ## Style, types, and every test that needs no GPU
+	@failed=; \
+	check() { echo "+ $$*"; "$$@" || failed="$$failed $$3"; }; \
+	check $(RUN) -m ruff check .; \
+	check $(RUN) -m ruff format --check .; \
+	check $(RUN) -m mypy; \
+	check $(RUN) -m pytest -n logical --maxprocesses 4 --durations=10 $(ARGS); \
+	[ -z "$$failed" ] || { echo "make test failed:$$failed" >&2; exit 1; }
+
+lab: setup ## Open the notebooks in JupyterLab
+	$(RUN) -m jupyterlab notebooks/00_start_here.ipynb $(ARGS)
+
+clean: ## Remove runs/ and caches (asks nothing: runs can be made again)
+	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -path ./.git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -exec rm -rf {} +
+
+clean-all: clean ## Remove .venv too
+	rm -rf $(VENV) .setup scope_lite.egg-info

@@ -1,0 +1,46 @@
+"""What every test shares: one thread, no network, GPU tests skipped without a GPU, and a closing list of what could not run."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+
+# Before torch is imported anywhere: the tests run side by side, and more threads on few cores make each other wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+# Nothing here may ask a model hub: a test must not depend on the network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@cache
+def missing_gpu() -> str:
+    """Why a test marked `gpu` cannot run here; empty when it can."""
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
+    return "" if torch.cuda.is_available() else "no CUDA device"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") and missing_gpu():
+        pytest.skip(missing_gpu())
+
+
+def skip_reason(report: pytest.TestReport) -> str:
+    """The reason of a skipped test, without pytest's prefix."""
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the tests that could not run on this machine, GPU tests first, each with its reason."""
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if "xfail" not in report.keywords]
+    if not skipped:
+        return
+    terminalreporter.section("could not run on this machine")
+    rows = sorted(("gpu" not in report.keywords, report.nodeid, skip_reason(report)) for report in skipped)
+    for not_gpu, name, reason in rows:
+        terminalreporter.line(f"{'    ' if not_gpu else 'GPU '}{name}: {reason}")
