@@ -1,8 +1,8 @@
 """Proposition 3.4 and Corollary 3.5: how fast a policy concentrates on the strategies that exploit the mode.
 
-A policy over a handful of strategy clusters; the exploit set A_x is its first ``n_exploit`` strategies. The KL-regularised
-step multiplies odds by a constant factor (geometric); plain softmax policy gradient does not (polynomial). Logits and
-advantages in nats; η is the step size of the KL-regularised step.
+A policy over a handful of strategy clusters; the exploit set A_x is its first ``n_exploit`` strategies. The step of
+Proposition 3.4 multiplies odds by a constant factor (geometric); plain softmax policy gradient does not (polynomial).
+Logits and entropies in nats; η is the step size of the KL-regularised step.
 """
 
 from __future__ import annotations
@@ -142,11 +142,15 @@ def build_steps(raw: Raw, n_exploit: int = 2) -> StepCase:
     return StepCase(start, raw["advantage"], raw["log_eta"].exp(), rival, n_exploit)
 
 
-def _case(start: list[float], advantage: list[float], eta: float, n_exploit: int, rival: list[float] | None = None) -> StepCase:
+def _case(
+    start: list[float], advantage: list[float], eta: float, n_exploit: int, rival: list[float] | None = None
+) -> StepCase:
     def table(x: list[float]) -> Tensor:
         return torch.tensor([x], dtype=torch.float64)
 
-    return StepCase(table(start), table(advantage), torch.tensor([eta], dtype=torch.float64), table(rival or start), n_exploit)
+    return StepCase(
+        table(start), table(advantage), torch.tensor([eta], dtype=torch.float64), table(rival or start), n_exploit
+    )
 
 
 def two_level_step() -> StepCase:
@@ -188,10 +192,10 @@ COROLLARY_3_5 = Inequality(
     tight=two_level_step,
     tight_text="equal advantages inside A_x, equal ones outside",
     mutations=(
+        Mutation("gap of means", odds_growth, jackpot_outside, left=lambda case: (case.eta * mean_gap(case)).exp()),
         Mutation(
-            "gap of means", odds_growth, jackpot_outside, left=lambda case: (case.eta * mean_gap(case)).exp()
+            "rate 1.01·ηΔ", odds_growth, two_level_step, left=lambda case: (1.01 * case.eta * sharp_gap(case)).exp()
         ),
-        Mutation("rate 1.01·ηΔ", odds_growth, two_level_step, left=lambda case: (1.01 * case.eta * sharp_gap(case)).exp()),
         Mutation(
             "entropy falls at every step",
             lambda case: entropy(case.start),

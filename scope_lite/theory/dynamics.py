@@ -60,7 +60,7 @@ def two_strategy_log_odds(
 
 
 def gradient_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array, "times"]:
-    """Odds o(t) of the softmax gradient flow ``dx/dt = p(1−p)``: ``o + 2 log o − 1/o = t + const``, linear in t at last."""
+    """Odds o(t) of the softmax gradient flow ``dx/dt = p(1−p)``: ``o + 2 log o − 1/o = t + const``, at last linear."""
 
     def conserved(x: float) -> float:
         return float(np.exp(x) + 2 * x - np.exp(-x))
@@ -70,8 +70,8 @@ def gradient_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array
 
 
 def grpo_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array, "times"]:
-    """Odds of the infinite-group GRPO flow ``dx/dt = √(p(1−p))``: ``√o − 1/√o = t/1 + const``, quadratic in t at last."""
-    u = (np.sqrt(start) - 1 / np.sqrt(start)) + np.asarray(time)
+    """Odds of the infinite-group GRPO flow ``dx/dt = √(p(1−p))``: ``√o − 1/√o = t/2 + const``, at last quadratic."""
+    u = (np.sqrt(start) - 1 / np.sqrt(start)) + np.asarray(time) / 2
     return ((u + np.sqrt(u**2 + 4)) / 2) ** 2
 
 
@@ -138,7 +138,7 @@ def sampled_grpo(
         start: initial logits; uniform when left out.
 
     Returns:
-        One row per run and step: run, seed, step, odds_exploit, entropy (nats), frac_zero_std, reward.
+        One row per seed and step: run, seed, step, odds_exploit, entropy (nats), frac_zero_std, reward, eta, source.
     """
     rng = np.random.default_rng(seed)
     n = bandit.payoff.shape[1]
@@ -150,7 +150,7 @@ def sampled_grpo(
         chosen = _draw(probs, (groups, group_size), rng)
         users = _draw(np.tile(bandit.types, (seeds, 1)), (groups, group_size), rng)
         rewards = bandit.payoff[users, chosen]
-        tables.append(_step_table(step, probs, rewards, bandit.n_exploit))
+        tables.append(_step_table(step, probs, rewards, bandit.n_exploit).assign(eta=lr, source=f"bandit, {optimizer}"))
         advantage = group_advantages(rewards, normalise)
         gradient = (advantage[..., None] * (np.eye(n)[chosen] - probs[:, None, None, :])).mean((1, 2))
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
@@ -172,9 +172,3 @@ def _step_table(step: int, probs: Array, rewards: Array, n_exploit: int) -> pd.D
             "reward": rewards.mean((-2, -1)),
         }
     )
-
-
-def growth_exponent(step: Float[Array, "steps"], odds: Float[Array, "steps"]) -> float:
-    """Slope of log odds on log step over the later half: near 1 or 2 for polynomial growth, rising for geometric."""
-    late = step >= step.max() / 2
-    return float(np.polyfit(np.log(step[late]), np.log(odds[late]), 1)[0])

@@ -1,7 +1,7 @@
 """Theorem 3.2 and Proposition 3.7: how far a policy gradient moves when the simulator is replaced.
 
 Both say: the gradients against two simulators differ by at most ``B · R_max · TV``, where TV is the total variation
-between their dialogues. The source has a factor 2 that centring the reward at R_max/2 removes; the constant 1 is reached.
+between their dialogues. The source has a factor 2 that centring the reward at R_max/2 removes; constant 1 is reached.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ THEOREM_3_2 = Inequality(
     tight_text="one user bit, score ±B, R = 1 iff the act fits the bit",
     mutations=(
         Mutation("constant 0.99", scaled(0.99, mode_bound), lambda: make.one_bit(_epsilon())),
-        Mutation("B as a root mean square", lambda p: _bound_with(score_rms(p), p), lambda: make.rare_act(_epsilon(1e-3))),
+        Mutation(
+            "B as a root mean square", lambda p: _bound_with(score_rms(p), p), lambda: make.rare_act(_epsilon(1e-3))
+        ),
         Mutation("B over the mode user's dialogues only", _bound_mode_support, make.off_support),
         Mutation("B₁ without its factor H", lambda p: _bound_with(turn_score_sup(p), p), make.shared_score),
     ),

@@ -1,6 +1,6 @@
 """Dialogue processes on which the theorems are tried: random ones, tight ones, and counterexamples.
 
-Random instances range over sharp and diffuse simulators, tied and tabular policies, dense and sparse rewards. The others
+Random instances range over sharp and diffuse simulators, tied and tabular policies, smooth and 0/1 rewards. The others
 are built by hand, because the interesting cases have measure zero: a bound that is reached, a condition that is needed.
 """
 
@@ -77,7 +77,8 @@ def one_bit(epsilon: Float[Tensor, "batch"], bound: float = 1.0, turns: int = 1)
     features, replies = [], []
     for t in range(turns):
         width = 4**t
-        features.append(_table([[bound], [-bound]]).reshape(1, 1, 2, 1).expand(1, width, 2, 1) * (1.0 if t == 0 else 0.0))
+        size = bound if t == 0 else 0.0
+        features.append(_table([[size], [-size]]).reshape(1, 1, 2, 1).expand(1, width, 2, 1))
         bit = torch.stack([1 - epsilon, epsilon], -1)
         replies.append(bit[:, None, None, :].expand(-1, width, 2, 2))
     grid = torch.arange(4**turns)
@@ -115,7 +116,8 @@ def shared_score(epsilon: float = 0.2, turns: int = 3) -> Process:
     """Why H·B₁ needs the H: all turns push the same parameter, so their scores add up (one bit in the first reply)."""
     features = tuple(_table([[1.0], [-1.0]]).reshape(1, 1, 2, 1).expand(1, 4**t, 2, 1) for t in range(turns))
     silent = _table([1.0, 0.0])
-    replies = (_table([1 - epsilon, epsilon]).expand(1, 1, 2, 2), *(silent.expand(1, 4**t, 2, 2) for t in range(1, turns)))
+    bit = _table([1 - epsilon, epsilon])
+    replies = tuple((bit if t == 0 else silent).expand(1, 4**t, 2, 2) for t in range(turns))
     leaf = torch.arange(4**turns)
     total = sum(1 - 2 * ((leaf // (2 * 4**t)) % 2) for t in range(turns))
     deviated = (leaf // 4 ** (turns - 1)) % 2 == 1

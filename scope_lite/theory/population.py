@@ -2,7 +2,7 @@
 
 Weights w_j over K checkpoints; several checkpoints may share one mode. An exploit's advantage against the population is
 the weighted sum of its advantages on the modes, so K counts only through the weight of the heaviest mode, and only for
-exploits that gain nothing elsewhere. The cost of staleness at the end is an assumption, and the optimum with it a model.
+exploits that gain nothing elsewhere. The cost of staleness at the end is an assumption, and its optimum a model.
 """
 
 from __future__ import annotations
@@ -121,9 +121,19 @@ COROLLARY_B_6 = Inequality(
     tight=lambda: pool([0.2] * 5, [0, 1, 2, 3, 4], overlap=0.3),
     tight_text="equal pairwise overlap; with none, Δ·w_max",
     mutations=(
-        Mutation("overlap ignored", lambda c: _bound(c, c.mode_weights.amax(-1), False), lambda: pool([0.5, 0.5], [0, 1], 0.6)),
-        Mutation("1/K for w_max", lambda c: _bound(c, 1 / torch.tensor(len(c.mode_of))), lambda: pool([0.7, 0.2, 0.1], [0, 1, 2])),
-        Mutation("duplicates counted twice", lambda c: _bound(c, c.weights.amax(-1)), lambda: pool([0.25] * 4, [0, 0, 0, 1])),
+        Mutation(
+            "overlap ignored",
+            lambda c: _bound(c, c.mode_weights.amax(-1), False),
+            lambda: pool([0.5, 0.5], [0, 1], 0.6),
+        ),
+        Mutation(
+            "1/K for w_max",
+            lambda c: _bound(c, 1 / torch.tensor(len(c.mode_of))),
+            lambda: pool([0.7, 0.2, 0.1], [0, 1, 2]),
+        ),
+        Mutation(
+            "duplicates counted twice", lambda c: _bound(c, c.weights.amax(-1)), lambda: pool([0.25] * 4, [0, 0, 0, 1])
+        ),
         Mutation("constant 0.99", lambda c: 0.99 * bound_sharp(c), lambda: distinct_modes(5)),
     ),
     source_holds=False,

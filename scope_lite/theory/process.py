@@ -1,13 +1,13 @@
 """A dialogue small enough to enumerate: every history, every reply, every probability, in float64.
 
 A dialogue has H turns. At turn t the policy acts in history ``s_t`` and the simulator replies; the reward comes at the
-end. Histories form a tree, so level t holds ``(acts * replies) ** t`` of them and the leaves are the finished dialogues.
+end. Histories form a tree: level t holds ``(acts * replies) ** t`` of them, and the leaves are the finished dialogues.
 All functions carry a leading batch axis: ten thousand dialogue processes cost one call. Paper: section 3 (setting).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +46,7 @@ class Process:
             raise ScopeError("features and replies need one entry per turn each")
         for turn, (feature, reply) in enumerate(zip(self.features, self.replies, strict=True)):
             if feature.shape[1] != width or reply.shape[1] != width or feature.shape[2] != reply.shape[2]:
-                raise ScopeError(f"turn {turn}: expected {width} histories and equal act counts in features and replies")
+                raise ScopeError(f"turn {turn}: features and replies must have {width} histories and equal acts")
             width *= reply.shape[2] * reply.shape[3]
         if self.reward.shape[-1] != width:
             raise ScopeError(f"reward has {self.reward.shape[-1]} leaves, the tree has {width}")
@@ -137,13 +137,22 @@ def tabular_features(horizon: int, n_acts: int, n_replies: int) -> Levels:
     return tuple(block.reshape(1, width, n_acts, -1) for block, width in zip(blocks, widths, strict=True))
 
 
+def tabular_theta(
+    horizon: int, n_acts: int, n_replies: int, logits: Callable[[History], Sequence[float]] | None = None
+) -> Float[Tensor, "1 params"]:
+    """The parameters of a tabular policy with the given logits (uniform when left out)."""
+    rows = [h for t in range(horizon) for h in histories(t, n_acts, n_replies)]
+    table = [[0.0] * n_acts if logits is None else list(logits(h)) for h in rows]
+    return torch.tensor(table, dtype=torch.float64).reshape(1, -1)
+
+
 def process_from_callables(
     horizon: int,
     n_acts: int,
     n_replies: int,
-    reply_probs: Callable[[History, int], object],
+    reply_probs: Callable[[History, int], Sequence[float]],
     reward: Callable[[History], float],
-    logits: Callable[[History], object] | None = None,
+    logits: Callable[[History], Sequence[float]] | None = None,
     reward_max: float = 1.0,
 ) -> Process:
     """Enumerate any small world into a tabular process (batch of one).
@@ -161,16 +170,14 @@ def process_from_callables(
     rewards = torch.tensor([[float(reward(h)) for h in levels[-1]]], dtype=torch.float64)
     if rewards.min() < 0 or rewards.max() > reward_max + 1e-12:
         raise ScopeError(f"rewards must lie in [0, {reward_max}]; rescale them or set reward_max")
-    rows = [h for level in levels[:-1] for h in level]
-    table = [[0.0] * n_acts if logits is None else [float(x) for x in logits(h)] for h in rows]  # type: ignore[attr-defined]
-    theta = torch.tensor(table, dtype=torch.float64).reshape(1, -1)
+    theta = tabular_theta(horizon, n_acts, n_replies, logits)
     return Process(theta, tabular_features(horizon, n_acts, n_replies), replies, rewards, reward_max)
 
 
 def _reply_level(
-    level: list[History], n_acts: int, reply_probs: Callable[[History, int], object]
+    level: list[History], n_acts: int, reply_probs: Callable[[History, int], Sequence[float]]
 ) -> Float[Tensor, "1 histories acts replies"]:
-    rows = [[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level]  # type: ignore[attr-defined]
+    rows = [[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level]
     table = torch.tensor([rows], dtype=torch.float64)
     if table.min() < 0 or (table.sum(-1) - 1).abs().max() > 1e-9:
         raise ScopeError("reply_probs must return non-negative probabilities that sum to one")

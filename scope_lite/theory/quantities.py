@@ -105,9 +105,9 @@ def doob_split(process: Process) -> tuple[Float[Tensor, "batch"], Float[Tensor, 
     for p, act, reply in reversed(list(zip(reach[:-1], acts, process.replies, strict=True))):
         after = value.reshape(reply.shape)
         quality = (reply * after).sum(-1)
-        by_simulator = by_simulator + (p[..., None, None] * act[..., None] * reply * (after - quality[..., None]).square()).sum(
-            (1, 2, 3)
-        )
+        by_simulator = by_simulator + (
+            p[..., None, None] * act[..., None] * reply * (after - quality[..., None]).square()
+        ).sum((1, 2, 3))
         value = (act * quality).sum(-1)
         by_policy = by_policy + (p[..., None] * act * (quality - value[..., None]).square()).sum((1, 2))
     return by_policy, by_simulator

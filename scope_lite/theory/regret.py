@@ -1,8 +1,8 @@
 """Proposition 3.6: what a policy that has settled on the mode's exploits loses with real users.
 
-Users are not members of a strategy set, so "users outside A_x" is read as: on a set E of users with mass ρ, every exploit
-in A_x loses at least δ. Against the oracle, who knows the user, ρδ·π(A_x) is then lost for certain. Against the best
-single policy, what A_x gains on the other users must be subtracted first.
+Users are not members of a strategy set, so "users outside A_x" is read as: on a set E of users with mass ρ, every
+exploit in A_x loses at least δ. Against the oracle, who knows the user, ρδ·π(A_x) is then lost for certain. Against the
+best single policy, what A_x gains on the other users must be subtracted first.
 """
 
 from __future__ import annotations
@@ -106,18 +106,27 @@ def sample_deployments(generator: torch.Generator, n: int, users: int = 4, strat
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     spread = 0.5 + 5 * torch.rand(n, 1, 1, generator=generator, dtype=torch.float64)
-    return {"payoff": spread * normal(n, users, strategies), "users": normal(n, users), "policy": 2 * normal(n, strategies)}
+    return {
+        "payoff": spread * normal(n, users, strategies),
+        "users": normal(n, users),
+        "policy": 2 * normal(n, strategies),
+    }
 
 
 def build_deployments(raw: Raw, n_exploit: int = 2, n_lost: int = 2) -> Deployment:
     """Squash payoffs into [0, 1], softmax the two distributions."""
     return Deployment(
-        torch.sigmoid(raw["payoff"]), torch.softmax(raw["users"], -1), torch.softmax(raw["policy"], -1), n_exploit, n_lost
+        torch.sigmoid(raw["payoff"]),
+        torch.softmax(raw["users"], -1),
+        torch.softmax(raw["policy"], -1),
+        n_exploit,
+        n_lost,
     )
 
 
 def _case(payoff: list[list[float]], users: list[float], policy: list[float]) -> Deployment:
-    return Deployment(*(torch.tensor([x], dtype=torch.float64) for x in (payoff, users, policy)))
+    tables = [torch.tensor([x], dtype=torch.float64) for x in (payoff, users, policy)]
+    return Deployment(tables[0], tables[1], tables[2])
 
 
 def exact_loss() -> Deployment:

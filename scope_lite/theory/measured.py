@@ -1,0 +1,93 @@
+"""Measured odds of an exploit, from a training run's table, held against the geometric law of Corollary 3.5.
+
+The table has one row per run, seed and step: run, seed, step, odds_exploit, eta, source. ``odds_exploit`` is
+π(A_x)/(1 − π(A_x)) of the policy at that step, from exact act probabilities or from counts (inside + ½)/(outside + ½).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from scope_lite.errors import ScopeError
+
+COLUMNS = ("run", "seed", "step", "odds_exploit", "eta", "source")
+
+
+def load_odds(path: Path) -> pd.DataFrame | None:
+    """The table at ``path``, checked; None when there is no such file.
+
+    Raises:
+        ScopeError: if a column is missing, or odds are not positive and finite.
+    """
+    if not path.exists():
+        return None
+    table = pd.read_csv(path)
+    missing = [c for c in COLUMNS if c not in table.columns]
+    if missing:
+        raise ScopeError(f"{path.name} lacks the columns {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
+    if not (np.isfinite(table.odds_exploit) & (table.odds_exploit > 0)).all():
+        raise ScopeError(f"{path.name}: odds_exploit must be positive and finite; use (inside + 0.5) / (outside + 0.5)")
+    return table
+
+
+def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -> pd.DataFrame:
+    """Early and late growth of the log-odds in nats a step, for each run and seed.
+
+    Early: from the first step at which the odds pass ``early[0]`` to the first at which they pass ``early[1]`` (these
+    bounds bracket even odds, where a group has most of its variance). Late: the last third of the steps. Under the
+    geometric law the two are equal; a ratio late/early near 0 says that concentration has slowed down.
+
+    Returns:
+        run, seed, source, start (step), early, late, ratio; NaN where the odds never pass the bounds.
+    """
+    rows = []
+    for (run, seed, source), part in table.groupby(["run", "seed", "source"]):
+        part = part.sort_values("step")
+        step, log_odds = part.step.to_numpy(float), np.log(part.odds_exploit.to_numpy(float))
+        late = step >= step.max() - (step.max() - step.min()) / 3
+        first, start = _crossing_rate(step, log_odds, np.log(early[0]), np.log(early[1]))
+        last = float(np.polyfit(step[late], log_odds[late], 1)[0])
+        rows.append(
+            {
+                "run": run,
+                "seed": seed,
+                "source": source,
+                "start": start,
+                "early": first,
+                "late": last,
+                "ratio": last / first,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _crossing_rate(step: np.ndarray, log_odds: np.ndarray, low: float, high: float) -> tuple[float, float]:
+    """Mean slope between the first crossings of ``low`` and ``high``, and the step of the first."""
+    above_low, above_high = np.flatnonzero(log_odds >= low), np.flatnonzero(log_odds >= high)
+    if not len(above_low) or not len(above_high) or above_high[0] == above_low[0]:
+        return float("nan"), float("nan")
+    i, j = above_low[0], above_high[0]
+    return float((log_odds[j] - log_odds[i]) / (step[j] - step[i])), float(step[i])
+
+
+def geometric_law(table: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
+    """The median run's geometric prediction: odds from the early rate, continued to the last step, per run and source.
+
+    Returns:
+        run, source, step, odds_exploit.
+    """
+    rows = []
+    for (run, source), part in rates.dropna().groupby(["run", "source"]):
+        steps = np.sort(table.loc[(table.run == run) & (table.source == source), "step"].unique())
+        begin, rate = part.start.median(), part.early.median()
+        at_start = table[(table.run == run) & (table.source == source)].groupby("step").odds_exploit.median()
+        origin = float(at_start[at_start.index >= begin].iloc[0])
+        later = steps[steps >= begin]
+        odds = origin * np.exp(rate * (later - begin))
+        rows.append(pd.DataFrame({"run": run, "source": source, "step": later, "odds_exploit": odds}))
+    return (
+        pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=["run", "source", "step", "odds_exploit"])
+    )

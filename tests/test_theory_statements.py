@@ -1,0 +1,228 @@
+"""The particular facts that the notebook tells: leaks, zero variance, entropy, growth laws, pools, nano worlds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from scope_lite.errors import ScopeError
+from scope_lite.theory import concentration as steps_on
+from scope_lite.theory import instances, population, regret, sharpening, tables
+from scope_lite.theory.dynamics import (
+    StrategyBandit,
+    appeal_bandit,
+    expected_group_sigma,
+    gradient_flow_odds,
+    group_advantages,
+    grpo_flow_odds,
+    sampled_grpo,
+    two_strategy_log_odds,
+)
+from scope_lite.theory.measured import geometric_law, growth_rates, load_odds
+from scope_lite.theory.nano import bias_by_sharpness, favour, process_from_world
+from scope_lite.theory.process import expected_return, optimal_return
+from scope_lite.theory.quantities import (
+    accumulate,
+    collapse_errors,
+    doob_split,
+    reward_variance,
+    variance_given_actions,
+)
+
+torch.set_num_threads(1)
+
+
+def test_asking_and_repeating_hides_the_simulators_variance_in_the_realised_acts():
+    process = instances.ask_then("bit")
+    assert float(variance_given_actions(process)) == pytest.approx(0, abs=1e-12)
+    assert float(doob_split(process)[1]) == pytest.approx(0.25, abs=1e-12)
+
+
+@pytest.mark.parametrize("reward", ["match", "nothing"])
+def test_zero_variance_groups_do_not_prove_a_collapsed_simulator(reward):
+    process = instances.ask_then(reward)
+    assert float(reward_variance(process)) == pytest.approx(0, abs=1e-12)
+    assert float(accumulate(process, collapse_errors(process.replies))) == pytest.approx(1.0)
+    assert float(expected_return(process)) == pytest.approx(float(optimal_return(process)), abs=1e-12)
+
+
+def test_objective_falls_short_of_its_maximum_by_exactly_kl_over_eta():
+    case = steps_on.build_steps(steps_on.sample_steps(torch.Generator().manual_seed(0), 10_000))
+    best = steps_on.kl_step(case.start, case.advantage, case.eta)
+    short = steps_on.kl_objective(best, case.start, case.advantage, case.eta) - steps_on.kl_objective(
+        case.rival, case.start, case.advantage, case.eta
+    )
+    assert torch.allclose(short, steps_on.kl(case.rival, best) / case.eta, atol=1e-10)
+
+
+def test_uniform_gap_multiplies_odds_geometrically_over_many_steps_of_changing_advantages():
+    generator = torch.Generator().manual_seed(0)
+    case = steps_on.build_steps(steps_on.sample_steps(generator, 10_000))
+    p, first, total = case.start, steps_on.exploit_odds(case.start, 2), torch.zeros(10_000, dtype=torch.float64)
+    for _ in range(5):
+        advantage = torch.randn(10_000, 5, generator=generator, dtype=torch.float64)
+        now = steps_on.StepCase(p, advantage, case.eta, p, 2)
+        total = total + case.eta * steps_on.uniform_gap(now)
+        p = steps_on.kl_step(p, advantage, case.eta)
+    grown = (steps_on.exploit_odds(p, 2) / first).log()
+    assert (grown >= total - 1e-9).all()
+
+
+def test_entropy_may_rise_first_and_its_limit_is_the_log_size_of_the_exploit_set_at_most():
+    p = torch.tensor([[0.01, 0.99]], dtype=torch.float64)
+    assert float(steps_on.entropy(p)) == pytest.approx(0.056, abs=1e-3)
+    path = tables.entropy_path()
+    assert path.entropy.max() > path.entropy.iloc[0] + 0.1
+    assert (path.entropy <= path.ceiling + 1e-12).all()
+    assert 0.1 < path.entropy.iloc[-1] < np.log(3)
+
+
+def test_entropy_never_passes_its_ceiling():
+    case = steps_on.build_steps(steps_on.sample_steps(torch.Generator().manual_seed(1), 10_000))
+    assert (steps_on.entropy(case.start) <= steps_on.entropy_ceiling(case.start, 2) + 1e-12).all()
+
+
+def test_gap_of_means_shrinks_the_odds_while_a_uniform_gap_grows_them():
+    final = tables.jackpot_path().groupby("gap").odds.last()
+    assert final["uniform gap .94"] > 100 and final["gap of means .94"] < 1e-3
+
+
+def test_expected_updates_follow_their_flows_in_the_limit_of_small_steps():
+    steps, lr = 4000, 0.01
+    time = np.array([10.0, 40.0])
+    for update, flow in (("gradient", gradient_flow_odds), ("grpo", grpo_flow_odds)):
+        odds = np.exp(two_strategy_log_odds(0.0, steps, lr, update))[[1000, 4000]]
+        assert odds == pytest.approx(flow(1.0, time), rel=0.02)
+
+
+def test_growth_is_geometric_quadratic_or_linear_by_the_power_of_the_group_sigma():
+    def late_exponent(update: str, group_size: int | None = None) -> float:
+        x = two_strategy_log_odds(0.0, 800, 0.25, update, group_size=group_size)
+        return float((x[800] - x[400]) / np.log(2))
+
+    assert late_exponent("kl") > 50
+    assert late_exponent("grpo") == pytest.approx(2, abs=0.1)
+    assert late_exponent("gradient") == pytest.approx(1, abs=0.1)
+    assert late_exponent("grpo", group_size=8) == pytest.approx(1, abs=0.15)
+
+
+def test_a_group_of_eight_fair_coins_has_variance_219():
+    assert expected_group_sigma(0.5, 8, 2) == pytest.approx(0.21875)
+    assert expected_group_sigma(0.5, None, 2) == 0.25
+
+
+def test_sampled_grpo_moves_two_strategies_by_the_expected_sigma():
+    bandit = StrategyBandit(np.array([[1.0, 0.0]]), np.array([1.0]))
+    runs = sampled_grpo(bandit, 1, 0.1, seeds=20_000, groups=1, group_size=8)
+    moved = np.log(runs[runs.step == 1].odds_exploit.to_numpy())
+    error = moved.std() / len(moved) ** 0.5
+    # each of the two logits moves by lr·σ, so their difference moves by twice that
+    assert abs(moved.mean() - 2 * 0.1 * expected_group_sigma(0.5, 8)) < 4.5 * error
+
+
+def test_equal_rewards_give_zero_advantage():
+    assert np.all(group_advantages(np.full((3, 8), 0.7)) == 0)
+    normal = group_advantages(np.random.default_rng(0).random((50, 8)))
+    assert np.allclose(normal.mean(-1), 0) and np.allclose(normal.std(-1), 1)
+
+
+def test_sampled_grpo_exploits_a_sharp_simulator_and_asks_with_a_diffuse_one():
+    prior = np.array([0.5, 0.18, 0.14, 0.10, 0.08])
+    sharp = sampled_grpo(appeal_bandit(prior, 8), 200, 0.25, seeds=4).query("step == 200")
+    diffuse = sampled_grpo(appeal_bandit(prior, 1), 200, 0.25, seeds=4).query("step == 200")
+    assert (sharp.odds_exploit > 10).all() and (diffuse.odds_exploit < 0.1).all()
+
+
+def test_growth_rates_recover_a_geometric_run_and_a_stalled_one():
+    step = np.arange(101)
+    odds = {"geometric": 0.1 * np.exp(0.1 * step), "stalled": np.minimum(0.1 * np.exp(0.1 * step), 20.0)}
+    table = pd.concat(
+        [
+            pd.DataFrame({"run": k, "seed": 0, "step": step, "odds_exploit": v, "eta": 1.0, "source": "x"})
+            for k, v in odds.items()
+        ]
+    )
+    rates = growth_rates(table).set_index("run")
+    assert rates.early["geometric"] == pytest.approx(0.1) and rates.ratio["geometric"] == pytest.approx(1.0)
+    assert abs(rates.late["stalled"]) < 1e-9
+    law = geometric_law(table, rates.reset_index())
+    assert law.query("run == 'geometric'").odds_exploit.iloc[-1] == pytest.approx(odds["geometric"][-1], rel=1e-6)
+
+
+def test_odds_tables_are_checked_on_reading(tmp_path):
+    path = tmp_path / "theory_odds.csv"
+    assert load_odds(path) is None
+    path.write_text("run,seed,step,odds_exploit,eta,source\na,0,0,0.5,0.1,rollouts\n")
+    assert len(load_odds(path)) == 1
+    path.write_text("run,seed,step,odds_exploit,eta,source\na,0,0,0.0,0.1,rollouts\n")
+    with pytest.raises(ScopeError, match="positive"):
+        load_odds(path)
+    path.write_text("run,seed\na,0\n")
+    with pytest.raises(ScopeError, match="lacks the columns"):
+        load_odds(path)
+
+
+def test_regret_against_the_best_single_policy_is_below_the_uncorrected_claim():
+    case = regret.gains_elsewhere()
+    assert float(regret.single_regret(case)) == pytest.approx(0.3)
+    assert float(regret.single_bound_uncorrected(case)) == pytest.approx(0.4)
+    assert float(regret.oracle_regret(case)) >= float(regret.oracle_bound(case)) - 1e-12
+
+
+def test_sharp_form_of_the_sharpening_bound_is_reached_for_every_gamma():
+    for gamma in (1.0, 2.5, 8.0):
+        case = sharpening.two_levels(gamma)
+        assert float(sharpening.rare_mass(case)) == pytest.approx(float(sharpening.bound_sharp(case)), rel=1e-12)
+
+
+def test_effective_size_counts_modes_and_not_checkpoints():
+    duplicates = population.pool([0.25] * 4, [0, 0, 0, 1])
+    assert float(population.effective_size(duplicates.mode_weights)) == pytest.approx(4 / 3)
+    assert float(population.best_exploit_gap(population.distinct_modes(5))) == pytest.approx(0.2)
+    assert float(population.best_exploit_gap(population.pool([0.5, 0.5], [0, 1], overlap=1.0))) == pytest.approx(1.0)
+
+
+def test_concentration_against_a_pool_is_slower_and_still_geometric():
+    odds = tables.pool_odds()
+    for k, part in odds.groupby("K"):
+        growth = np.diff(np.log(part.odds))
+        assert np.allclose(growth, 0.5 / k)
+
+
+def test_staleness_model_has_its_optimum_where_its_formula_says():
+    for _, part in tables.staleness_curves().groupby("cost"):
+        best = part.loc[part.loss.idxmin()]
+        assert best.K == pytest.approx(min(best.optimum, 12), abs=0.11)
+
+
+@pytest.fixture(scope="module")
+def short_persuasion():
+    persuasion = pytest.importorskip("scope_lite.worlds.persuasion")
+    spec = pytest.importorskip("scope_lite.worlds.spec")
+    return spec.compile_world(persuasion.persuasion(persuasion.PersuasionNumbers(horizon=2)))
+
+
+def _users(world):
+    from scope_lite.worlds.users import BeliefUsers
+
+    return lambda gamma: BeliefUsers(world, world.prior, 1, gamma)
+
+
+def test_enumerated_persuasion_has_the_worlds_own_optimum(short_persuasion):
+    from scope_lite.worlds.exact import optimal_value
+
+    process = process_from_world(short_persuasion, _users(short_persuasion), 1.0)
+    assert float(optimal_return(process)) == pytest.approx(
+        optimal_value(short_persuasion, short_persuasion.prior), abs=1e-10
+    )
+
+
+def test_theorem_holds_in_persuasion_and_its_terms_fall_with_sharpness(short_persuasion):
+    policies = {"uniform": None, "repeats": favour([2, 2], 8)}
+    table = bias_by_sharpness(short_persuasion, _users(short_persuasion), [1, 8], policies)
+    assert (table.gap <= table.deviation + 1e-12).all() and (table.deviation <= table.epsilon_min + 1e-12).all()
+    for _, part in table.groupby("policy"):
+        assert part.epsilon.iloc[1] < 0.1 * part.epsilon.iloc[0]
+        assert part.gap.iloc[1] < part.gap.iloc[0]
