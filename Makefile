@@ -37,10 +37,13 @@ setup: ## Make .venv with the pinned packages (does nothing when they are there)
 	  echo "scope_lite needs Python 3.11 or newer, and $$python is not: try  make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python3.12" >&2; exit 1; \
 	fi; \
 	wanted="$$("$$python" -c '$(FINGERPRINT)')"; \
-	if [ ! -e $(MARKER) ] && [ "$$(cat $(STAMP) 2>/dev/null)" = "$$wanted" ] && $(RUN) -c '' 2>/dev/null; then exit 0; fi; \
+	stamp="$$(cat $(STAMP) 2>/dev/null || true)"; \
+	if [ ! -e $(MARKER) ] && [ "$$stamp" = "$$wanted" ] && $(RUN) -c '' 2>/dev/null; then exit 0; fi; \
 	mine="$$($(RUN) -c 'import sys; print(sys.version_info[:2])' 2>/dev/null || true)"; \
 	if [ -e $(MARKER) ]; then \
 	  echo "==> The last set-up was cut short: starting again from nothing"; fresh=yes; \
+	elif [ -n "$$stamp" ] && [ "$${stamp#* }" != "$${wanted#* }" ]; then \
+	  echo "==> $(VENV) was made for another Python or another folder: making it anew"; fresh=yes; \
 	elif [ "$$mine" != "$$("$$python" -c 'import sys; print(sys.version_info[:2])')" ]; then fresh=yes; \
 	else echo "==> Bringing $(VENV) up to date"; fresh=no; fi; \
 	mkdir -p .setup; : > $(MARKER); rm -f $(STAMP); \

@@ -1,4 +1,4 @@
-"""What every test shares: one thread, no network, GPU tests skipped without a GPU, and a closing list of what could not run."""
+"""What every test shares: one thread, no network, GPU tests skipped without a GPU, and a list of what could not run."""
 
 from __future__ import annotations
 
