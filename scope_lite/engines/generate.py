@@ -1,0 +1,272 @@
+"""Many sampled replies to each of many histories, quickly and repeatably.
+
+All histories and replies advance together in a few large batches, each history is read once, and finished results come
+from a cache on disk. Every reply has its own stream of random numbers, a function of (seed, history, reply), so a reply
+does not depend on which others share its batch: asking for 64 replies later keeps the first 16.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from scope_lite.engines.constrained import GrammarConstraint, compile_grammar
+from scope_lite.engines.pretrained import LoadedModel
+from scope_lite.engines.reply_cache import Reply, ReplyCache
+from scope_lite.engines.shared_prefix import (
+    SharedPrefix,
+    has_sliding_window,
+    prefill,
+    shared_prefix_attention,
+    step,
+)
+from scope_lite.errors import ScopeError
+
+Message = dict[str, str]
+"""One chat message: {"role": "system" | "user" | "assistant", "content": text}."""
+
+BLOCK = 256
+"""Entries summed together in the first stage of a draw."""
+FORMAT = 1
+"""Part of every cache key; raise it when the sampler's numbers change."""
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """How replies are drawn; every field is part of the cache key."""
+
+    temperature: float = 1.0
+    """divides the logits; 1 samples the model's own distribution"""
+    max_new_tokens: int = 48
+    """a reply is cut here; the cut is visible as ``Reply.finished == False``"""
+    seed: int = 0
+    """base seed of all random streams"""
+    grammar: str | None = None
+    """EBNF grammar (xgrammar's dialect) that every reply must follow; None leaves the model free"""
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ScopeError(f"temperature must be above 0, got {self.temperature}")
+        if self.max_new_tokens < 1:
+            raise ScopeError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+
+
+class TextSampler:
+    """Samples replies from one loaded model, through a cache if it is given one."""
+
+    def __init__(self, loaded: LoadedModel, cache: ReplyCache | None = None, rows: int = 64) -> None:
+        """``rows`` is the most replies decoded at once; it changes speed and memory, never what is sampled."""
+        if has_sliding_window(loaded.model):
+            raise ScopeError(f"{loaded.name} forgets old tokens (sliding-window or linear attention): "
+                             "choose a model with full attention")
+        self.loaded, self.cache, self.rows = loaded, cache, rows
+        self.stop_ids = stop_token_ids(loaded)
+
+    def sample(
+        self,
+        histories: Sequence[Sequence[Message]],
+        replies: int,
+        config: SamplingConfig | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[list[Reply]]:
+        """Draw ``replies`` replies to each history; result ``[h][i]`` is reply i to history h.
+
+        Args:
+            histories: chats that end where the model is to speak.
+            replies: how many for each.
+            config: temperature, length, seed and grammar.
+            progress: called with (histories done, histories in all) after each batch.
+
+        Raises:
+            ScopeError: fewer than one reply asked for, or a history longer than the model's context.
+        """
+        config = config or SamplingConfig()
+        if replies < 1:
+            raise ScopeError(f"replies must be at least 1, got {replies}")
+        prompts = [self.prompt_ids(history, config.max_new_tokens) for history in histories]
+        keys = [self._key(prompt, config) for prompt in prompts]
+        done = {key: (self.cache.get(key) if self.cache else []) for key in keys}
+        # Equal histories share a key and are decoded once; a longer cached list serves a smaller request.
+        todo = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if len(done[key]) < replies}
+        for batch in _batches(todo, done, replies, self.rows):
+            fresh = self._decode([todo[key] for key in batch], len(done[batch[0]]), replies, config)
+            for key, drawn in zip(batch, fresh, strict=True):
+                done[key] = done[key] + drawn
+                if self.cache:
+                    self.cache.put(key, done[key])
+            if progress:
+                progress(sum(len(done[key]) >= replies for key in keys), len(keys))
+        return [done[key][:replies] for key in keys]
+
+    def prompt_ids(self, history: Sequence[Message], room: int) -> list[int]:
+        """The token ids that the model reads for ``history``.
+
+        Raises:
+            ScopeError: history and ``room`` new tokens do not fit the model's context.
+        """
+        ids = self.loaded.tokenizer.apply_chat_template(
+            list(history), tokenize=True, add_generation_prompt=True, return_dict=False
+        )
+        limit = getattr(self.loaded.model.config, "max_position_embeddings", None)
+        if limit and len(ids) + room > limit:
+            raise ScopeError(f"a history of {len(ids)} tokens and {room} new ones exceed the {limit} tokens of "
+                             f"{self.loaded.name}: shorten the history or max_new_tokens")
+        return list(ids)
+
+    def _key(self, prompt: list[int], config: SamplingConfig) -> str:
+        content = [FORMAT, self.loaded.fingerprint, prompt, sorted(self.stop_ids), asdict(config)]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    @torch.inference_mode()
+    def _decode(self, prompts: list[list[int]], start: int, stop: int, config: SamplingConfig) -> list[list[Reply]]:
+        """Replies ``start`` to ``stop - 1`` to each prompt, at most ``rows // len(prompts)`` of each at a time."""
+        chunk = max(1, self.rows // len(prompts))
+        result: list[list[Reply]] = [[] for _ in prompts]
+        with shared_prefix_attention(self.loaded.model):
+            read = [prefill(self.loaded.model, prompt) for prompt in prompts]
+            for low in range(start, stop, chunk):
+                numbers = range(low, min(low + chunk, stop))
+                uniforms = np.stack([reply_uniforms(config, p, i) for p in prompts for i in numbers])
+                shared = SharedPrefix([cache for cache, _ in read], len(numbers), config.max_new_tokens)
+                logits = torch.cat([logits for _, logits in read]).repeat_interleave(len(numbers), 0)
+                rows = self._decode_rows(shared, logits, torch.from_numpy(uniforms).to(logits.device), config)
+                for group, replies in enumerate(result):
+                    replies.extend(rows[group * len(numbers) : (group + 1) * len(numbers)])
+        return result
+
+    def _decode_rows(self, shared: SharedPrefix, logits: Tensor, uniforms: Tensor, config: SamplingConfig) -> list[Reply]:
+        """Advance all rows token by token; rows that are done leave the batch."""
+        constraint = None
+        if config.grammar is not None:
+            constraint = GrammarConstraint(compile_grammar(config.grammar, self.loaded, self.stop_ids), len(uniforms))
+        traces = [_Trace() for _ in uniforms]
+        groups = len(shared.lengths)
+        live = torch.arange(len(traces), device=logits.device)
+        for t in range(config.max_new_tokens):
+            scores = logits.float() / config.temperature
+            if constraint:
+                constraint.mask(scores, live.tolist())
+            tokens, statistics = draw(scores, uniforms[live, t])
+            for row, token, numbers in zip(live.tolist(), tokens.tolist(), statistics.tolist(), strict=True):
+                traces[row].append(token, numbers, token in self.stop_ids)
+                if constraint:
+                    constraint.accept(row, token)
+            kept = _rows_to_keep([traces[row].finished for row in live.tolist()], groups)
+            if kept.shape[1] == 0 or t + 1 == config.max_new_tokens:
+                break
+            if kept.shape[1] < shared.replies:
+                flat = (kept + torch.arange(groups)[:, None] * shared.replies).flatten().to(live.device)
+                shared.keep(kept.to(live.device))
+                live, tokens = live[flat], tokens[flat]
+            logits = step(self.loaded.model, tokens, shared)
+        return [trace.reply(self.loaded) for trace in traces]
+
+
+class _Trace:
+    """One reply while it grows; tokens after its end are not recorded."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.numbers: list[list[float]] = []
+        self.finished = False
+
+    def append(self, token: int, numbers: list[float], is_stop: bool) -> None:
+        if self.finished:
+            return
+        self.token_ids.append(token)
+        # Six digits are more than fp32 kernels agree on, and make a cached reply equal to a fresh one.
+        self.numbers.append([float(f"{x:.6g}") for x in numbers])
+        self.finished = is_stop
+
+    def reply(self, loaded: LoadedModel) -> Reply:
+        spoken = self.token_ids[:-1] if self.finished else self.token_ids
+        text = loaded.tokenizer.decode(spoken, skip_special_tokens=True).strip()
+        logprobs, entropies, top_probs = (tuple(column) for column in zip(*self.numbers, strict=True))
+        return Reply(text, tuple(self.token_ids), logprobs, entropies, top_probs, self.finished)
+
+
+def draw(
+    scores: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"]
+) -> tuple[Int[Tensor, " rows"], Float[Tensor, "rows 3"]]:
+    """Draw one token a row by the inverse of the cumulative distribution.
+
+    One uniform number a token is all the randomness, so a row's draw does not depend on its neighbours. The search runs
+    over sums of blocks first and then inside one block, in double precision: at a vocabulary of 49,152 this costs a
+    third of one long cumulative sum, and far less than ``torch.multinomial``.
+
+    Returns:
+        The tokens, and for each its log-probability, the entropy and the largest probability of the distribution that
+        it was drawn from (nats, nats, and 1; after temperature and grammar).
+    """
+    logp = torch.log_softmax(scores, -1)
+    p = logp.exp()
+    blocks = torch.nn.functional.pad(p, (0, -p.shape[-1] % BLOCK)).view(len(p), -1, BLOCK)
+    block, rest = _search(blocks.sum(-1, dtype=torch.float64), uniforms.double(), relative=True)
+    inside = blocks[torch.arange(len(p), device=p.device), block].double()
+    tokens = block * BLOCK + _search(inside, rest, relative=False)[0]
+    # 0 x -inf, at tokens that a grammar forbids, would be NaN; the bound turns it into 0.
+    entropy = -torch.linalg.vecdot(p, logp.clamp(min=-1e4))
+    return tokens, torch.stack([logp.gather(-1, tokens[:, None]).squeeze(-1), entropy, p.amax(-1)], -1)
+
+
+def _search(masses: Tensor, targets: Tensor, relative: bool) -> tuple[Tensor, Tensor]:
+    """Where each target falls in the row's cumulative masses, and how far into that entry; never an empty entry."""
+    cumulative = masses.cumsum(-1)
+    total = cumulative[:, -1]
+    if relative:
+        targets = targets * total
+    # Rounding may put a target at the very end, behind the last entry that has any mass.
+    targets = torch.minimum(targets, torch.nextafter(total, torch.zeros_like(total)))
+    index = torch.searchsorted(cumulative, targets[:, None], right=True)
+    before = cumulative.gather(-1, (index - 1).clamp(min=0)).squeeze(-1) * (index.squeeze(-1) > 0)
+    return index.squeeze(-1), targets - before
+
+
+def reply_uniforms(config: SamplingConfig, prompt: list[int], number: int) -> Float[np.ndarray, " tokens"]:
+    """The random numbers of one reply, from (seed, history, reply number); a longer reply continues the same stream."""
+    content = json.dumps([config.seed, prompt, number]).encode()
+    key = int.from_bytes(hashlib.sha256(content).digest()[:16], "big")
+    return np.random.Generator(np.random.Philox(key=key)).random(config.max_new_tokens)
+
+
+def stop_token_ids(loaded: LoadedModel) -> frozenset[int]:
+    """Tokens that end a reply: the tokenizer's end-of-turn and whatever the model's generation config adds."""
+    stops = {loaded.tokenizer.eos_token_id}
+    configured = getattr(loaded.model.generation_config, "eos_token_id", None)
+    stops.update(configured if isinstance(configured, list) else [configured])
+    found = frozenset(stop for stop in stops if stop is not None)
+    if not found:
+        raise ScopeError(f"{loaded.name} names no end-of-turn token: set eos_token in its tokenizer_config.json")
+    return found
+
+
+def _rows_to_keep(finished: list[bool], groups: int) -> Int[Tensor, "groups kept"]:
+    """Rows, within each history, that go on: all unfinished ones, filled up to the same number for every history.
+
+    A finished row that stays as filler is decoded in vain; nothing of it is recorded.
+    """
+    done = torch.tensor(finished).view(groups, -1)
+    order = done.int().argsort(dim=-1, stable=True)
+    return order[:, : int((~done).sum(-1).max())]
+
+
+def _batches(
+    todo: dict[str, list[int]], done: dict[str, list[Reply]], replies: int, rows: int
+) -> list[list[str]]:
+    """Keys to decode together: the same number of replies missing, similar lengths, at most ``rows`` rows."""
+    batches: list[list[str]] = []
+    for key in sorted(todo, key=lambda key: (len(done[key]), len(todo[key]))):
+        missing = replies - len(done[key])
+        last = batches[-1] if batches else []
+        if last and len(done[last[0]]) == len(done[key]) and (len(last) + 1) * missing <= rows:
+            last.append(key)
+        else:
+            batches.append([key])
+    return batches

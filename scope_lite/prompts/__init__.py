@@ -1,0 +1,45 @@
+"""The texts that models read, and the two functions that put them together. All texts here are our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from string import Template
+
+from scope_lite.errors import ScopeError
+from scope_lite.prompts import user_simulator, verbalized
+
+Message = dict[str, str]
+
+
+def user_simulator_chat(scenario: str, turns: Sequence[str]) -> list[Message]:
+    """The chat that a model reads when it plays the customer.
+
+    The model answers the "user" of its own chat, so the roles are swapped: the support agent's lines come in as
+    "user", the customer's earlier lines stand as "assistant".
+
+    Args:
+        scenario: who the customer is and what they want, as text.
+        turns: what was said so far, agent first, alternating, agent last.
+
+    Raises:
+        ScopeError: an even number of turns, so that it would not be the customer's turn.
+    """
+    if len(turns) % 2 == 0:
+        raise ScopeError(f"a user simulator speaks after the agent: give an odd number of turns, got {len(turns)}")
+    system = Template(user_simulator.SYSTEM).substitute(scenario=scenario)
+    roles = ("user", "assistant")
+    return [{"role": "system", "content": system}] + [
+        {"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)
+    ]
+
+
+def with_verbalized_block(chat: Sequence[Message], candidates: int = 5) -> list[Message]:
+    """The same chat, with the request for ``candidates`` replies and their probabilities after the last line.
+
+    It stands last because a small model follows what it read last, and because both chats then share their beginning.
+    """
+    if candidates < 2:
+        raise ScopeError(f"Verbalized Sampling needs at least 2 candidates, got {candidates}")
+    block = Template(verbalized.BLOCK).substitute(candidates=candidates)
+    last = chat[-1]
+    return [*chat[:-1], {"role": last["role"], "content": f"{last['content']}\n\n{block}"}]

@@ -1,0 +1,13 @@
+"""The Verbalized Sampling block: one request for several replies with their probabilities, as JSON (Section 3 of the paper)."""
+
+BLOCK = """\
+[Do not answer with one message. Write $candidates different messages that the customer could send next, each with the \
+probability that a real customer would send it. The probabilities add up to 1. Answer with a JSON list and nothing else:
+[{"text": "first message", "probability": 0.4}, {"text": "second message", "probability": 0.2}, ...]]"""
+
+GRAMMAR = r"""
+root ::= "[" item (", " item){$more} "]"
+item ::= "{\"text\": \"" text "\", \"probability\": 0." [0-9] [0-9] "}"
+text ::= [A-Z] [A-Za-z0-9 ,.?!'#-]{1,$characters}
+"""
+"""EBNF for the same list. Everything is bounded: with a JSON schema alone, one number was seen to run on for ever."""
