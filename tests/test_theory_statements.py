@@ -20,7 +20,7 @@ from scope_lite.theory.dynamics import (
     sampled_grpo,
     two_strategy_log_odds,
 )
-from scope_lite.theory.measured import geometric_law, growth_rates, load_odds
+from scope_lite.theory.measured import geometric_law, growth_rates, load_odds, odds_from_dialogues
 from scope_lite.theory.nano import bias_by_sharpness, favour, process_from_world
 from scope_lite.theory.process import expected_return, optimal_return
 from scope_lite.theory.quantities import (
@@ -149,6 +149,14 @@ def test_growth_rates_recover_a_geometric_run_and_a_stalled_one():
     assert abs(rates.late["stalled"]) < 1e-9
     law = geometric_law(table, rates.reset_index())
     assert law.query("run == 'geometric'").odds_exploit.iloc[-1] == pytest.approx(odds["geometric"][-1], rel=1e-6)
+
+
+def test_odds_from_dialogues_count_halves_and_stay_finite():
+    said = [["a", "a", "b"], ["a", "b", "b"], ["a", "a", "a"]]
+    assert odds_from_dialogues(said, "a", least=2) == pytest.approx(2.5 / 1.5)
+    assert odds_from_dialogues(said, "a", least=1) == pytest.approx(3.5 / 0.5)
+    with pytest.raises(ScopeError, match="at least one dialogue"):
+        odds_from_dialogues([], "a", least=1)
 
 
 def test_odds_tables_are_checked_on_reading(tmp_path):

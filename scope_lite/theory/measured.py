@@ -6,6 +6,7 @@ The table has one row per run, seed and step: run, seed, step, odds_exploit, eta
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,21 @@ def load_odds(path: Path) -> pd.DataFrame | None:
     if not (np.isfinite(table.odds_exploit) & (table.odds_exploit > 0)).all():
         raise ScopeError(f"{path.name}: odds_exploit must be positive and finite; use (inside + 0.5) / (outside + 0.5)")
     return table
+
+
+def odds_from_dialogues(acts: Sequence[Sequence[str]], exploit: str, least: int) -> float:
+    """Odds of the exploit set among sampled dialogues, (inside + ½) / (outside + ½).
+
+    A dialogue is inside A_x if the policy said ``exploit`` in at least ``least`` of its turns (the mode's appeal in
+    H − 1 of H turns, say). Say in the table's ``source`` which act and which count were used.
+
+    Raises:
+        ScopeError: if there are no dialogues.
+    """
+    if not len(acts):
+        raise ScopeError("odds need at least one dialogue")
+    inside = sum(list(one).count(exploit) >= least for one in acts)
+    return (inside + 0.5) / (len(acts) - inside + 0.5)
 
 
 def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -> pd.DataFrame:

@@ -257,7 +257,7 @@ def _mostly_shared(k: int) -> list[int]:
 
 
 def pool_odds(sizes: tuple[int, ...] = (1, 3, 5, 10), steps: int = 60, eta: float = 0.5) -> pd.DataFrame:
-    """Odds of one exploit under KL-regularised steps with advantage Δ/K (straight on a log axis): K, step, log_odds, odds."""
+    """Odds of one exploit under KL-regularised steps with advantage Δ/K, by step: K, step, log_odds, odds."""
     rows = [
         pd.DataFrame(
             {"K": k, "step": np.arange(steps + 1), "log_odds": two_strategy_log_odds(0.0, steps, eta, "kl", 1 / k)}
