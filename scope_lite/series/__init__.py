@@ -19,9 +19,9 @@ from scope_lite import paths
 from scope_lite.errors import ScopeError
 from scope_lite.runs.files import plain_disk_errors
 from scope_lite.series.display import Display
-from scope_lite.series.parameters import Plan, known_scales, make_plans, notebooks_in, select
+from scope_lite.series.parameters import Plan, load_scale, make_plans, notebooks_in, select, series_notebooks
 
-__all__ = ["Plan", "Result", "known_scales", "make_plans", "notebooks_in", "run_series", "select"]
+__all__ = ["Plan", "Result", "load_scale", "make_plans", "notebooks_in", "run_series", "select", "series_notebooks"]
 
 
 @dataclasses.dataclass(frozen=True)

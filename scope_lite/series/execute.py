@@ -13,8 +13,10 @@ from typing import Any
 import papermill
 from jupyter_client.kernelspec import NoSuchKernel
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from papermill.clientwrap import PapermillNotebookClient
 from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
+from papermill.log import logger
 
 from scope_lite.errors import ScopeError
 from scope_lite.runs.files import plain_disk_errors
@@ -31,11 +33,18 @@ class NotebookFailed(ScopeError):
 
 
 class WatchedEngine(NBClientEngine):
-    """Papermill's own engine, which also calls ``on_cell(number, total, source)`` when a cell starts."""
+    """Papermill's own engine, which tells each cell as it starts and keeps the kernel's own chatter in a file."""
 
     @classmethod
     def execute_managed_notebook(
-        cls, nb_man: NotebookExecutionManager, kernel_name: str, on_cell: Callable[[int, int, str], None], **kwargs: Any
+        cls,
+        nb_man: NotebookExecutionManager,
+        kernel_name: str,
+        on_cell: Callable[[int, int, str], None],
+        kernel_log: Path,
+        start_timeout: int,
+        execution_timeout: int,
+        **unused: Any,
     ) -> Any:
         cell_start = nb_man.cell_start
 
@@ -44,7 +53,11 @@ class WatchedEngine(NBClientEngine):
             cell_start(cell, cell_index, **more)
 
         nb_man.cell_start = told
-        return super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
+        client = PapermillNotebookClient(
+            nb_man, timeout=execution_timeout, startup_timeout=start_timeout, kernel_name=kernel_name, log=logger
+        )
+        with kernel_log.open("wb") as stderr:
+            return client.execute(stderr=stderr)
 
 
 papermill_engines.register(ENGINE, WatchedEngine)
@@ -53,10 +66,13 @@ papermill_engines.register(ENGINE, WatchedEngine)
 def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> None:
     """Run the notebook in its own folder and leave the executed copy at ``executed``, also when it fails.
 
+    What a failed kernel itself wrote to its standard error is left in ``<stem>.kernel.log`` beside the copy.
+
     Raises:
         NotebookFailed: with the notebook, the cell and the last line of its error.
         ScopeError: if there is no kernel to run it in, or the disk is full.
     """
+    kernel_log = executed.with_suffix(".kernel.log")
     last = {"number": 0, "source": ""}
 
     def note(number: int, total: int, source: str) -> None:
@@ -80,12 +96,14 @@ def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> 
                 start_timeout=START_TIMEOUT,
                 execution_timeout=plan.execution_timeout,
                 on_cell=note,
+                kernel_log=kernel_log,
             )
+        kernel_log.unlink()
     except PapermillExecutionError as exc:
         text = str(exc.evalue).strip().split("\n")[0]
         raise failed(f"{exc.ename}: {text}", exc.exec_count) from exc
     except DeadKernelError as exc:
-        raise failed("the kernel was killed (out of memory?)") from exc
+        raise failed(f"the kernel was killed (out of memory?), its last words: {kernel_log}") from exc
     except CellTimeoutError as exc:
         raise failed(f"the cell took longer than {plan.execution_timeout} s (execution_timeout)") from exc
     except NoSuchKernel as exc:

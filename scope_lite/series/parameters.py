@@ -92,6 +92,17 @@ def select(notebooks: Sequence[Path], only: Sequence[str]) -> list[Path]:
     return [path for path in notebooks if not wishes or path.stem.startswith(wishes)]
 
 
+def series_notebooks(folder: Path, scale: str, only: Sequence[str] = (), everything: bool = False) -> list[Path]:
+    """What to run: ``only`` if given, every notebook on demand, else what the scale's ``settings.series`` names.
+
+    Raises:
+        ScopeError: for an unknown scale or notebook.
+    """
+    notebooks = notebooks_in(folder)
+    usual = load_scale(folder, scale).settings.get("series") or []
+    return select(notebooks, only or ([] if everything else usual))
+
+
 def known_scales(folder: Path) -> list[str]:
     """Names of the parameter files beside the notebooks in ``folder``."""
     return sorted(path.stem for path in (folder / "parameters").glob("*.yaml"))
