@@ -20,6 +20,7 @@ import selectors
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 TARGET = "scope_lite.parallel:train_one"
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10
+# in a log every redraw of the bar is a new line
+LOG_SECONDS = 5
 
 
 def train_many(
@@ -225,13 +228,18 @@ class _Bar:
         done = sum(job.steps_done for job in todo)
         total = sum(job.steps for job in todo)
         self._bar = tqdm(total=total, initial=done, unit="step", disable=not show, desc=f"{len(todo)} runs")
+        is_live = sys.stderr.isatty() or hasattr(self._bar, "container")
+        self._pause, self._drawn = (0.0 if is_live else LOG_SECONDS), float("-inf")
 
     def update_from(self, todo: list[_Job]) -> None:
+        if time.monotonic() - self._drawn < self._pause and not all(job.done for job in todo):
+            return
+        self._drawn = time.monotonic()
         done = sum(job.steps_done for job in todo)
         running = [job.path.name.rsplit("-", 1)[0] for job in todo if job.started and not job.done]
         self._bar.set_postfix_str(", ".join(running), refresh=False)
         # a worker that goes back to its checkpoint has fewer steps than before
-        self._bar.update(done - self._bar.n)
+        self._bar.n = done
         self._bar.refresh()
 
     def close(self) -> None:
