@@ -55,13 +55,13 @@ class RunConfig(Settings):
     model: str = "qwen3-tiny"
     """base model of the policy, a folder of the world's models"""
     seed: int = Field(default=0, ge=0)
-    steps: int = Field(default=150, ge=0)
+    steps: int = Field(default=100, ge=0)
     """optimizer steps; paper: 200"""
     groups: int = Field(default=16, ge=1)
     """groups a step; a group is one task with one simulator"""
     group_size: int = Field(default=8, ge=2)
     """rollouts a group (G in Eq. 2)"""
-    learning_rate: float = Field(default=2e-3, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
     """of AdamW on the adapter; the paper's 1e-6 is for full weights of a 4B model"""
     lora_rank: int = Field(default=8, ge=1)
     clip_range: float = Field(default=0.2, gt=0)
@@ -72,9 +72,9 @@ class RunConfig(Settings):
     updates_per_step: int = Field(default=1, ge=1)
     """optimizer steps on one batch of rollouts"""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    eval_every: int = Field(default=10, ge=1)
+    eval_every: int = Field(default=5, ge=1)
     """steps between two evaluations on the panel"""
-    eval_dialogues: int = Field(default=48, ge=1)
+    eval_dialogues: int = Field(default=32, ge=1)
     """dialogues a panel member, during training"""
     final_dialogues: int = Field(default=256, ge=1)
     """dialogues a panel member, after the last step"""
@@ -86,9 +86,10 @@ class RunConfig(Settings):
 
     def fingerprint(self) -> str:
         """Hash of this config and of the models that it names: the same content is the same run."""
-        manifest = NANO_MODELS / self.world / "manifest.json"
-        models = manifest.read_text() if manifest.exists() else ""
-        content = json.dumps(self.model_dump(mode="json"), sort_keys=True) + models
+        path = NANO_MODELS / self.world / "manifest.json"
+        manifest = json.loads(path.read_text()) if path.exists() else {"panel": {}, "families": {}}
+        models = [manifest["panel"], manifest["families"].get(self.model)]
+        content = json.dumps([self.model_dump(mode="json"), models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 

@@ -263,18 +263,22 @@ def build(
         report(f"{world_name}/{name}: mean KL(exact || model) {user_kl(model, world, prior, render):.4f} nats a turn")
         save_model(model, tokenizer, folder / name)
 
-    for i, family in enumerate(families or FAMILIES):
+    def base(family: str) -> None:
         if not (folder / family / "model.safetensors").exists():
-            torch.manual_seed(i)
+            torch.manual_seed(list(FAMILIES).index(family))
             fresh = AutoModelForCausalLM.from_config(FAMILIES[family](len(tokenizer)))
             make(family, fresh, world.prior, base_steps, base=True)
+
+    base(DEFAULT_FAMILY)  # the members of the panel start from it
     members = panel_members(world)
     for member in members:
         if member.model and not (folder / member.model / "model.safetensors").exists():
             model, _ = load_base(folder / DEFAULT_FAMILY)
             make(member.model, model, world.prior_vector(member.population), member_steps, base=False)
     write_panel(folder / "panel.yaml", members)
-    write_manifest(folder)
+    for family in families or FAMILIES:
+        base(family)
+    write_manifest(folder, members)
 
 
 def panel_members(world: World) -> list[PanelMember]:
@@ -302,11 +306,21 @@ def panel_members(world: World) -> list[PanelMember]:
     return members
 
 
-def write_manifest(folder: Path) -> None:
-    """``manifest.json``: the hash of every shipped file, so that a run knows which models it used."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json")
-    digests = {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-    (folder / "manifest.json").write_text(json.dumps(digests, indent=1) + "\n")
+def write_manifest(folder: Path, members: list[PanelMember]) -> None:
+    """``manifest.json``: the hash of every shipped file, so that a run knows which models it used.
+
+    The panel's models stand apart from the other families, which only some runs use.
+    """
+
+    def digests(name: str) -> dict[str, str]:
+        files = sorted(p for p in (folder / name).rglob("*") if p.is_file()) if (folder / name).is_dir() else []
+        return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+    panel = {"panel.yaml": hashlib.sha256((folder / "panel.yaml").read_bytes()).hexdigest()}
+    for name in sorted({m.model for m in members if m.model}):
+        panel |= digests(name)
+    content = {"panel": panel, "families": {name: digests(name) for name in FAMILIES}}
+    (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def kl_table(world_name: str, folder: Path = NANO_MODELS) -> list[tuple[str, float]]:

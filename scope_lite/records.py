@@ -89,18 +89,15 @@ def collate(transcripts: list[Transcript], pad: int) -> TokenBatch:
         ValueError: if a transcript begins with a generated token (nothing predicts it).
     """
     length = max(len(t.ids) for t in transcripts)
-    ids = torch.full((len(transcripts), length), pad)
-    generated = torch.zeros(len(transcripts), length, dtype=torch.bool)
-    attention = torch.zeros_like(generated)
-    logprobs = torch.zeros(len(transcripts), length)
-    choices = torch.zeros_like(ids)
-    for i, t in enumerate(transcripts):
-        n = len(t.ids)
-        ids[i, :n] = torch.tensor(t.ids)
-        generated[i, :n] = torch.tensor(t.generated)
-        attention[i, :n] = True
-        logprobs[i, :n] = torch.tensor(t.logprobs)
-        choices[i, :n] = torch.tensor(t.choices)
+
+    def padded(values: list[list[Any]], fill: Any) -> Tensor:
+        return torch.tensor([row + [fill] * (length - len(row)) for row in values])
+
+    ids = padded([t.ids for t in transcripts], pad)
+    generated = padded([t.generated for t in transcripts], False)
+    choices = padded([t.choices for t in transcripts], 0)
+    logprobs = padded([t.logprobs for t in transcripts], 0.0)
+    attention = torch.arange(length)[None] < torch.tensor([len(t.ids) for t in transcripts])[:, None]
     if generated[:, 0].any():
         raise ValueError("a transcript begins with a generated token; put a prompt before it")
     row, column = generated.nonzero(as_tuple=True)

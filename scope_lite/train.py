@@ -101,7 +101,14 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
 
 
 class CollapseAlarm:
-    """A plain alarm: entropy below a quarter of its start, and unseen reward below its peak since step 40."""
+    """A plain alarm, from step 40 on: entropy below a quarter of its start, and unseen reward below its peak.
+
+    Below means by more than ``MARGIN``: entropy falls for every good policy, and the peak of
+    twenty noisy evaluations always lies a little above the latest one.
+    """
+
+    FROM_STEP = 40
+    MARGIN = 0.1
 
     def __init__(self) -> None:
         self.first_entropy: float | None = None
@@ -114,11 +121,11 @@ class CollapseAlarm:
         if self.first_entropy is None:
             self.first_entropy = self.entropy
         unseen = metrics.get("panel/unseen/reward")
-        if unseen is None or metrics["step"] < 40 or self.entropy is None or self.first_entropy is None:
+        if unseen is None or self.entropy is None or self.first_entropy is None:
             return False
-        fell = self.peak is not None and unseen < self.peak
         self.peak = unseen if self.peak is None else max(self.peak, unseen)
-        return fell and self.entropy < self.first_entropy / 4
+        fell = unseen < self.peak - self.MARGIN
+        return metrics["step"] >= self.FROM_STEP and fell and self.entropy < self.first_entropy / 4
 
     def state(self) -> dict[str, float | None]:
         return dict(vars(self))

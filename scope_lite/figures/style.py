@@ -51,6 +51,11 @@ def use_style() -> None:
     mpl.rcParams.update(RC)
 
 
+def footnote(fig: Figure, text: str) -> None:
+    """What every figure states below itself: scale, world, seeds, kind of interval."""
+    fig.supxlabel(text, fontsize=6.5, color="#555555", x=0.99, ha="right")
+
+
 def save_figure(fig: Figure, name: str, out_dir: Path) -> list[Path]:
     """Write ``name`` as PNG (300 dpi) and PDF with no time stamp: same data, same bytes.
 

@@ -1,0 +1,170 @@
+"""Figures of training: curves over steps, end-of-training by panel member, and dose-responses.
+
+Every function takes the tidy table of an experiment (one row per run and evaluated
+step; columns variant, method, seed, step and the metrics) and returns a figure. Thin
+lines are single seeds, the thick line is their mean, the band a 95 % t-interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote
+from scope_lite.stats import t_interval
+
+UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
+SIMULATOR_COLOURS = {"sim-a": "#D55E00", "sim-b": "#0072B2", "sim-c": "#009E73"}
+KIND_ORDER = ("collapsed", "broad", "outside", "scripted")
+LABELS = {
+    "reward": "training reward",
+    "entropy": "policy entropy (nats)",
+    UNSEEN: "reward, unseen simulators",
+    SEEN: "reward, training simulators",
+    REAL: "reward, real users",
+    "panel/reference/reward": "reward, reference users P",
+    "frac_reward_zero_std": "groups without signal",
+    "simulator/epsilon": "collapse error ε per turn",
+}
+
+
+def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str], labels: Mapping[str, str]) -> None:
+    """One thick line a variant, one thin line a seed; a run without steps (Base) is a level."""
+    for variant, colour in colours.items():
+        rows = table[(table["variant"] == variant) & table[y].notna()] if y in table else table[:0]
+        if rows.empty:
+            continue
+        wide = rows.pivot_table(index="step", columns="seed", values=y)
+        label = labels.get(variant, variant)
+        if len(wide) == 1:
+            ax.axhline(wide.iloc[0].mean(), color=colour, lw=1.2, ls=":", label=label)
+            continue
+        ax.plot(wide.index, wide.to_numpy(), color=colour, lw=0.6, alpha=0.45)
+        ax.plot(wide.index, wide.mean(axis=1), color=colour, lw=1.8, label=label)
+        if wide.shape[1] > 1:
+            bands = [t_interval(row) for row in wide.to_numpy()]
+            ax.fill_between(wide.index, [b.low for b in bands], [b.high for b in bands], color=colour, alpha=0.12, lw=0)
+    ax.set(xlabel="step", ylabel=LABELS.get(y, y))
+    if "reward" in y or "frac" in y:
+        ax.set_ylim(-0.03, 1.03)
+
+
+def note(table: pd.DataFrame) -> str:
+    worlds = ", ".join(sorted(table["world"].unique()))
+    seeds = table["seed"].nunique()
+    return f"nano · {worlds} · {seeds} seed{'s' if seeds > 1 else ''} (thin lines), 95 % t-interval"
+
+
+def curve_panels(
+    table: pd.DataFrame,
+    metrics: Sequence[str],
+    colours: Mapping[str, str],
+    labels: Mapping[str, str],
+    titles: Sequence[str] | None = None,
+) -> Figure:
+    """One axes a metric, side by side, with one legend for all above them."""
+    fig, axes = plt.subplots(1, len(metrics), figsize=(2.6 * len(metrics) + 0.3, 2.9), squeeze=False)
+    for i, (ax, metric) in enumerate(zip(axes[0], metrics, strict=True)):
+        draw_curves(ax, table, metric, colours, labels)
+        if titles:
+            ax.set_title(titles[i], loc="left")
+    handles, names = axes[0][0].get_legend_handles_labels()
+    for ax in axes[0][1:]:
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+            if name not in names:
+                handles, names = [*handles, handle], [*names, name]
+    fig.legend(handles, names, loc="outside upper center", ncols=min(len(names), 3))
+    footnote(fig, note(table))
+    return fig
+
+
+def _method_colours(table: pd.DataFrame, methods: Sequence[str]) -> dict[str, str]:
+    return {m: METHOD_COLOURS[m] for m in methods if m in set(table["variant"])}
+
+
+def figure_1(table: pd.DataFrame) -> Figure:
+    """Fig. 1 (a, b): held-out reward and entropy of RL (Single) against Verbalized Sampling. From ``methods``."""
+    colours = _method_colours(table, ("base", "single", "verbalized"))
+    return curve_panels(table, (UNSEEN, "entropy"), colours, METHOD_LABELS, ("(a)", "(b)"))
+
+
+def figure_3(table: pd.DataFrame) -> Figure:
+    """Fig. 3: three single-simulator runs: training reward, unseen reward, entropy. From ``single_by_simulator``."""
+    labels = {s: f"trained against {s}" for s in SIMULATOR_COLOURS}
+    return curve_panels(table, ("reward", UNSEEN, "entropy"), SIMULATOR_COLOURS, labels)
+
+
+def figure_4(table: pd.DataFrame) -> Figure:
+    """Fig. 4 (a, c): reward on real users and entropy, all methods. From ``methods``."""
+    colours = _method_colours(table, list(METHOD_COLOURS))
+    return curve_panels(table, (REAL, "entropy"), colours, METHOD_LABELS, ("(a) real users", "(c)"))
+
+
+def figure_20(table: pd.DataFrame) -> Figure:
+    """Fig. 20: persuasion, every method: training, seen, unseen and real users. From ``methods``."""
+    colours = _method_colours(table, list(METHOD_COLOURS))
+    return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
+
+
+def collapse_story(table: pd.DataFrame, colours: Mapping[str, str], labels: Mapping[str, str]) -> Figure:
+    """Training reward, unseen reward, entropy and signal of any set of variants."""
+    return curve_panels(table, ("reward", UNSEEN, "entropy", "frac_reward_zero_std"), colours, labels)
+
+
+def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[str, set[str]]) -> Figure:
+    """Reward at the end of training, variant by panel member; a frame marks the simulators trained with.
+
+    Columns of ``summary``: variant, seed and ``panel/<member>/reward``.
+    """
+    columns = [f"panel/{m}/reward" for m in members]
+    means = summary.groupby("variant", sort=False)[columns].mean()
+    fig, ax = plt.subplots(figsize=(0.62 * len(members) + 2.0, 0.42 * len(means) + 1.5))
+    ax.imshow(means.to_numpy(), vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    for i, variant in enumerate(means.index):
+        for j, member in enumerate(members):
+            value = means.iloc[i, j]
+            ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if value < 0.6 else "k")
+            if member in seen.get(str(variant), set()):
+                frame = plt.Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="#D55E00", lw=1.8)
+                ax.add_patch(frame)
+    ax.set_xticks(range(len(members)), members, rotation=40, ha="right")
+    ax.set_yticks(range(len(means)), [METHOD_LABELS.get(str(v), str(v)) for v in means.index])
+    ax.grid(False)
+    ax.tick_params(length=0)
+    footnote(fig, f"mean of {summary['seed'].nunique()} seeds, end of training; framed: trained with")
+    return fig
+
+
+def dose_response(
+    summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel: str, colours: Sequence[str] = ("#0072B2", "#E69F00")
+) -> Figure:
+    """Reward at the end of training against a dial: a point a seed, mean and 95 % t-interval a dose."""
+    fig, ax = plt.subplots(figsize=(3.6, 2.9))
+    doses = np.sort(summary[x].unique())
+    positions = {dose: i for i, dose in enumerate(doses)}
+    for k, (column, colour) in enumerate(zip(columns, colours, strict=False)):
+        shift = 0.12 * (k - (len(columns) - 1) / 2)
+        at = summary[x].map(positions) + shift
+        ax.plot(at, summary[column], "o", ms=3, alpha=0.4, color=colour, mew=0)
+        intervals = [t_interval(summary.loc[summary[x] == dose, column].to_numpy()) for dose in doses]
+        centre = [i.mean for i in intervals]
+        half = [0 if i.n == 1 else i.high - i.mean for i in intervals]
+        ax.errorbar(
+            np.arange(len(doses)) + shift,
+            centre,
+            half,
+            color=colour,
+            lw=1.5,
+            capsize=2,
+            label=LABELS.get(column, column),
+        )
+    ax.set_xticks(range(len(doses)), [f"{d:g}" for d in doses])
+    ax.set(xlabel=xlabel, ylabel="reward, end of training", ylim=(-0.03, 1.03))
+    fig.legend(loc="outside upper center", ncols=2)
+    footnote(fig, f"nano · {summary['seed'].nunique()} seeds (points), 95 % t-interval")
+    return fig

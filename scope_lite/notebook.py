@@ -1,0 +1,90 @@
+"""What several notebooks share: dialogues to read, tables of results, and the provenance footer."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from IPython.display import Markdown
+
+import scope_lite
+from scope_lite.runs import load_rollouts
+from scope_lite.runs.provenance import git_state, package_version
+from scope_lite.stats import Interval, paired_interval, summarise, t_interval
+from scope_lite.worlds import World
+
+PANEL = "panel/"
+
+
+def members_of(table: pd.DataFrame) -> list[str]:
+    """The panel members that a table has results for, in the panel's order."""
+    columns = [c for c in table.columns if c.startswith(PANEL)]
+    return [c.split("/")[1] for c in columns if c.split("/")[1] not in ("seen", "unseen")]
+
+
+def run_summaries(table: pd.DataFrame) -> pd.DataFrame:
+    """End, AUC and best checkpoint of every run; the best is chosen by the mean over all simulators of the panel."""
+    columns = [c for c in table.columns if c.startswith(PANEL)]
+    scripted = {"panel/reference/reward", "panel/real/reward", "panel/seen/reward", "panel/unseen/reward"}
+    simulators = [c for c in columns if c not in scripted]
+    judged = table.assign(panel_mean=table[simulators].mean(axis=1))
+    keys = ["variant", "method", "world", "seed"]
+    return summarise(judged, keys, [*columns, "panel_mean", "entropy", "simulator/epsilon"], select="panel_mean")
+
+
+def result_table(summaries: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Variant by column and summary: the mean over seeds with its 95 % t-interval, as text."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for (variant, summary), rows in summaries.groupby(["variant", "summary"], sort=False):
+        for column in columns:
+            values = rows[column].dropna()
+            text = str(t_interval(values.to_numpy())) if len(values) else "–"
+            cells.setdefault((str(variant), str(summary)), {})[column] = text
+    table = pd.DataFrame(cells).T
+    table.index.names = ["variant", "summary"]
+    return table
+
+
+def difference(summaries: pd.DataFrame, a: str, b: str, column: str, summary: str = "end") -> Interval:
+    """Variant a minus variant b on one column, paired by seed."""
+    rows = summaries[summaries["summary"] == summary].set_index("seed")
+    return paired_interval(rows.loc[rows["variant"] == a, column], rows.loc[rows["variant"] == b, column])
+
+
+def fall_from_peak(summaries: pd.DataFrame, variant: str, column: str) -> Interval:
+    """The end of training minus the run's own best checkpoint, paired by seed (negative: it fell)."""
+    rows = summaries[summaries["variant"] == variant].set_index("seed")
+    end, best = (rows.loc[rows["summary"] == s, column] for s in ("end", "best"))
+    return paired_interval(end, best)
+
+
+def read_dialogue(world: World, rollout: dict[str, Any]) -> str:
+    """A dialogue as Markdown: both speakers' sentences, and what it earned."""
+    lines = [f"**with {rollout['simulator']}** (reward {rollout['reward']:.2f})", ""]
+    for act, reply in zip(rollout["acts"], rollout["replies"], strict=True):
+        lines += [f"> **agent** ({act}): {world.say(act)}  ", f"> **user** ({reply}): {world.say(reply)}  "]
+    return "\n".join([*lines, f"> **user**: *{world.say(rollout['outcome'])}*"])
+
+
+def kept_dialogue(folder: Path, simulator: str, step: int | None = None, index: int = 0) -> dict[str, Any]:
+    """One of the dialogues that a run kept with a panel member, from its last evaluation unless ``step`` is given."""
+    kept = load_rollouts(folder)
+    rows = kept[(kept["simulator"] == simulator) & (kept["step"] == (kept["step"].max() if step is None else step))]
+    return rows.iloc[index].to_dict()
+
+
+def footer(table: pd.DataFrame | None = None) -> Markdown:
+    """Where the numbers above come from: versions, commit, runs."""
+    state = git_state(Path(scope_lite.__file__).parent)
+    commit = (
+        f"commit `{state['commit'][:10]}`{' (with local changes)' if state['dirty'] else ''}" if state else "no git"
+    )
+    packages = ", ".join(f"{p} {package_version(p)}" for p in ("torch", "transformers", "peft", "numpy"))
+    line = f"*scope_lite {scope_lite.__version__}, {commit}; Python {platform.python_version()}; {packages}"
+    if table is not None:
+        names = sorted(table["run"].unique())
+        line += f"; {len(names)} runs, {names[0]} to {names[-1]}"
+    return Markdown(line + "*")

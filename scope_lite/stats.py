@@ -1,0 +1,93 @@
+"""Statistics over seeds: end, area under the curve and best checkpoint, with t-intervals.
+
+Units are nested: seed > simulator > task > dialogue. Seeds are the unit here. With three
+seeds a percentile bootstrap covers 73 % where it says 95 %; a t-interval does not lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import stats as scipy_stats
+
+SUMMARIES = ("end", "auc", "best")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds with a two-sided t-interval; low and high are NaN for a single seed."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]" if self.n > 1 else f"{self.mean:.2f}"
+
+
+def t_interval(values: Sequence[float] | Float[np.ndarray, " n"], level: float = 0.95) -> Interval:
+    """Mean and t-interval of independent values.
+
+    Raises:
+        ValueError: without any value.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if len(x) == 0:
+        raise ValueError("no values to average")
+    mean = float(x.mean())
+    if len(x) == 1:
+        return Interval(mean, float("nan"), float("nan"), 1)
+    half = float(scipy_stats.t.ppf((1 + level) / 2, len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x)))
+    return Interval(mean, mean - half, mean + half, len(x))
+
+
+def paired_interval(a: pd.Series, b: pd.Series, level: float = 0.95) -> Interval:
+    """Mean difference a - b over the seeds that both have (both indexed by seed).
+
+    Raises:
+        ValueError: if they share no seed.
+    """
+    both = a.index.intersection(b.index)
+    return t_interval((a.loc[both] - b.loc[both]).to_numpy(), level)
+
+
+def auc(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> float:
+    """Area under the curve divided by its width: the mean reward over training, by the trapezoid rule."""
+    if len(steps) < 2:
+        return float(np.mean(values))
+    return float(np.trapezoid(values, steps) / (steps[-1] - steps[0]))
+
+
+def summarise(evaluations: pd.DataFrame, keys: list[str], columns: list[str], select: str) -> pd.DataFrame:
+    """End of training, area under the curve and best checkpoint of each run, side by side.
+
+    Args:
+        evaluations: one row per run and evaluated step, with ``keys``, ``step`` and ``columns``.
+        keys: the columns that name a run (seed among them).
+        select: the column by which the best checkpoint is chosen: one choice a run, so
+            that all of ``columns`` are read off the same weights.
+
+    Returns:
+        One row per run and summary ("end", "auc", "best").
+    """
+    rows = []
+    for key, run in evaluations.groupby(keys, sort=False, dropna=False):
+        run = run.sort_values("step")
+        steps = run["step"].to_numpy(dtype=float)
+        best = run.loc[run[select].idxmax()]
+        for summary in SUMMARIES:
+            row = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
+            row["summary"] = summary
+            for column in columns:
+                if summary == "auc":
+                    row[column] = auc(steps, run[column].to_numpy(dtype=float))
+                else:
+                    row[column] = (run.iloc[-1] if summary == "end" else best)[column]
+            row["at_step"] = {"end": steps[-1], "best": best["step"]}.get(summary, np.nan)
+            rows.append(row)
+    return pd.DataFrame(rows)

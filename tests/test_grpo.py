@@ -1,0 +1,83 @@
+"""The loss and the advantages, against hand-computed values and autograd."""
+
+import math
+
+import pytest
+import torch
+
+from scope_lite.grpo import clipped_loss, group_advantages, group_fractions
+
+
+def test_advantages_match_hand_computed_values():
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
+    expected = torch.tensor([[1, -1, -1, 1], [-1 / math.sqrt(3)] * 3 + [math.sqrt(3)]], dtype=torch.float64)
+    torch.testing.assert_close(group_advantages(rewards, eps=0.0), expected)
+
+
+def test_equal_rewards_give_zero_advantage():
+    rewards = torch.tensor([[0.1] * 8, [1.0] * 8, [0.0] * 8])  # .1 * 8 is where a mean is off by one ulp
+    assert (group_advantages(rewards) == 0).all()
+
+
+def test_centred_advantages_keep_their_size():
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
+    torch.testing.assert_close(group_advantages(rewards, scale=False), torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
+
+
+def test_a_group_of_one_is_refused():
+    with pytest.raises(ValueError, match="at least two"):
+        group_advantages(torch.ones(4, 1))
+
+
+def test_fractions_tell_all_success_from_all_failure():
+    rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
+    expected = {"frac_reward_zero_std": 0.75, "frac_all_success": 0.25, "frac_all_failure": 0.25}
+    assert group_fractions(rewards) == expected
+
+
+def test_clipped_loss_matches_a_plain_loop():
+    generator = torch.Generator().manual_seed(0)
+    new, old = (torch.randn(40, generator=generator, dtype=torch.float64) * 0.3 for _ in range(2))
+    row = torch.randint(6, (40,), generator=generator)
+    advantages = torch.randn(6, generator=generator, dtype=torch.float64)
+    total = 0.0
+    for i in range(40):
+        ratio, a = math.exp(new[i] - old[i]), advantages[row[i]].item()
+        total += min(ratio * a, min(max(ratio, 0.8), 1.2) * a)
+    assert clipped_loss(new, old, advantages, row).loss.item() == pytest.approx(-total / 40, abs=1e-12)
+
+
+def test_gradient_of_the_first_update_is_that_of_reinforce():
+    logits = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    tokens, row = torch.arange(5) % 7, torch.tensor([0, 0, 1, 1, 2])
+    advantages = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    logprobs = logits.log_softmax(-1)[torch.arange(5), tokens]
+    (gradient,) = torch.autograd.grad(clipped_loss(logprobs, logprobs.detach(), advantages, row).loss, logits)
+    score = torch.nn.functional.one_hot(tokens, 7) - logits.softmax(-1)
+    torch.testing.assert_close(gradient, -advantages[row][:, None] * score.detach() / 5)
+
+
+def test_a_token_outside_the_clip_range_gets_no_gradient():
+    new = torch.tensor([0.5, 0.0], requires_grad=True)  # ratios 1.65 and 1 with a positive advantage
+    loss = clipped_loss(new, torch.zeros(2), torch.ones(1), torch.zeros(2, dtype=torch.long))
+    loss.loss.backward()
+    assert new.grad is not None and new.grad[0] == 0 and new.grad[1] != 0
+    assert loss.clip_ratio == 0.5
+
+
+def test_a_batch_without_tokens_gives_zero_and_not_nan():
+    empty = torch.zeros(0, requires_grad=True)
+    loss = clipped_loss(empty, torch.zeros(0), torch.ones(2), torch.zeros(0, dtype=torch.long)).loss
+    loss.backward()
+    assert loss.item() == 0
+
+
+def test_equal_rewards_leave_only_the_kl_gradient():
+    new = torch.tensor([-1.0, -2.0], requires_grad=True)
+    reference = torch.tensor([-1.5, -1.0])
+    row, zero = torch.tensor([0, 0]), torch.zeros(1)
+    clipped_loss(new, new.detach(), zero, row, kl_coef=0.0, reference_logprobs=reference).loss.backward()
+    assert (new.grad == 0).all()
+    new.grad = None
+    clipped_loss(new, new.detach(), zero, row, kl_coef=0.1, reference_logprobs=reference).loss.backward()
+    assert (new.grad != 0).all()

@@ -1,0 +1,256 @@
+"""Rollouts: what is sampled is what is trained, in a batch as one by one, and no other token gets a gradient."""
+
+import numpy as np
+import pytest
+import torch
+
+from scope_lite.config import SimulatorConfig
+from scope_lite.engines.chat import ChatFormat
+from scope_lite.errors import ScopeError
+from scope_lite.grpo import clipped_loss
+from scope_lite.records import Transcript, collate
+from scope_lite.rng import RowKeys
+from scope_lite.rollouts import collapse_error, run_dialogues
+from scope_lite.sampling import VerbalizedModel
+from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat
+from scope_lite.simulators import Cast, Library
+from scope_lite.worlds import get_world
+
+WORLD = get_world("persuasion")
+KEYS = RowKeys.grid(run=0, step=1, groups=3, group_size=4)
+
+
+@pytest.fixture(scope="module")
+def library():
+    return Library(WORLD)
+
+
+@pytest.fixture(scope="module")
+def policy(library):
+    model = library.seat_model("qwen3-tiny")
+    model.add_adapter(rank=4, alpha=8, seed=0)
+    for name, parameter in model.model.named_parameters():
+        if "lora_B" in name:  # a fresh adapter is the identity; this one is not
+            torch.nn.init.normal_(parameter, std=0.05, generator=torch.Generator().manual_seed(len(name)))
+    return model
+
+
+def play(library, policy, keys):
+    cast = Cast(library, SimulatorConfig(sharpness=1.0))
+    seat = ModelSeat(policy, keys, "policy", ["agent"] * len(keys))
+    simulator, names = cast.seat(keys)
+    return run_dialogues(WORLD, seat, simulator, keys, names)
+
+
+@pytest.fixture(scope="module")
+def rollouts(library, policy):
+    return play(library, policy, KEYS)
+
+
+def test_a_batch_gives_the_same_dialogues_as_one_row_at_a_time(library, policy, rollouts):
+    for row, whole in enumerate(rollouts):
+        (alone,) = play(library, policy, KEYS[np.array([row])])
+        assert (alone.acts, alone.replies, alone.outcome) == (whole.acts, whole.replies, whole.outcome)
+        np.testing.assert_allclose(alone.policy.logprobs, whole.policy.logprobs, atol=1e-5)
+
+
+def test_sampled_logprobs_equal_recomputed_ones(library, policy, rollouts):
+    batch = collate([r.policy for r in rollouts], pad=0)
+    with torch.no_grad():
+        logprobs, _ = policy.token_logprobs(batch)
+    torch.testing.assert_close(logprobs, batch.sampled_logprobs, atol=1e-5, rtol=0)
+    simulator = library.seat_model("qwen3-tiny")
+    batch = collate([r.simulator_transcript for r in rollouts], pad=0)
+    with torch.no_grad():
+        logprobs, _ = simulator.token_logprobs(batch)
+    torch.testing.assert_close(logprobs, batch.sampled_logprobs, atol=1e-5, rtol=0)
+
+
+def test_ids_trained_are_ids_sampled(policy, rollouts):
+    tokenizer = policy.tokenizer
+    batch = collate([r.policy for r in rollouts], pad=0)
+    said = tokenizer.convert_ids_to_tokens(batch.targets.tolist())
+    assert said == [act for r in rollouts for act in r.acts]
+    batch = collate([r.simulator_transcript for r in rollouts], pad=0)
+    said = tokenizer.convert_ids_to_tokens(batch.targets.tolist())
+    assert said == [word for r in rollouts for word in [*r.replies, r.outcome]]
+
+
+def test_transcripts_equal_the_chat_template_rendered_once(policy, rollouts):
+    """Append-only pieces against one rendering of the finished dialogue, both seats."""
+    tokenizer = policy.tokenizer
+    for r in rollouts:
+        agent = [("system", "agent"), ("assistant", r.acts[0])]
+        user = [("system", "user")]
+        for act, reply in zip(r.acts, r.replies, strict=True):
+            user += [("user", act), ("assistant", reply)]
+        for act, reply in zip(r.acts[1:], r.replies, strict=False):
+            agent += [("user", reply), ("assistant", act)]
+        user += [("user", "close"), ("assistant", r.outcome)]
+        for messages, transcript in ((agent, r.policy), (user, r.simulator_transcript)):
+            turns = [{"role": role, "content": content} for role, content in messages]
+            assert tokenizer.apply_chat_template(turns, return_dict=False) == transcript.ids
+
+
+def test_members_of_a_group_differ(rollouts):
+    assert len({tuple(r.acts + r.replies) for r in rollouts}) > len(rollouts) // 2
+
+
+def hand_written(tokenizer, turns):
+    """A policy transcript of ``turns`` turns, token by token, with its golden mask."""
+    ids = tokenizer.convert_tokens_to_ids
+    transcript = Transcript()
+    transcript.read(ids(["<|system|>", "agent", "<|assistant|>"]))
+    for t in range(turns):
+        if t:
+            transcript.read(ids(["<|user|>", "no", "<|assistant|>"]))
+        transcript.write(ids("appeal-heart"), -1.0, choice=1)
+    return transcript
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4])
+def test_prompt_and_simulator_tokens_get_exactly_zero_gradient(policy, turns):
+    """Through the real backend: the hidden state before every other token receives no gradient at all."""
+    batch = collate([hand_written(policy.tokenizer, turns)], pad=0)
+    seen = []
+
+    def keep(module, args, output):
+        output.last_hidden_state.retain_grad()
+        seen.append(output.last_hidden_state)
+
+    hook = policy.model.model.register_forward_hook(keep)
+    logprobs, _ = policy.token_logprobs(batch)
+    hook.remove()
+    clipped_loss(logprobs, logprobs.detach(), torch.ones(1), batch.row).loss.backward()
+    received = seen[0].grad[0].abs().sum(-1)
+    before_an_act = torch.zeros(len(received), dtype=torch.bool)
+    before_an_act[[2 + 4 * t for t in range(turns)]] = True
+    assert (received[~before_an_act] == 0).all()
+    assert (received[before_an_act] > 0).all()
+
+
+def test_gradient_agrees_with_full_logits_and_an_explicit_mask(policy, rollouts):
+    """The path that computes logits only where needed, against the plain one that computes them all."""
+    batch = collate([r.policy for r in rollouts], pad=0)
+    advantages = torch.linspace(-1, 1, len(rollouts))
+    logprobs, _ = policy.token_logprobs(batch)
+    fast = torch.autograd.grad(
+        clipped_loss(logprobs, logprobs.detach(), advantages, batch.row).loss, policy.trainable()
+    )
+    logits = policy.model(input_ids=batch.ids).logits[:, :-1]
+    mask = torch.zeros(batch.ids.shape, dtype=torch.bool)
+    mask[batch.row, batch.column] = True
+    allowed = policy.choice_bias[policy.choice_index["act"]]
+    everything = (logits + allowed).log_softmax(-1).gather(-1, batch.ids[:, 1:, None])[..., 0]
+    weight = advantages[:, None] * mask[:, 1:]
+    loss = -torch.where(mask[:, 1:], everything, torch.zeros_like(everything)).mul(weight).sum() / mask.sum()
+    plain = torch.autograd.grad(loss, policy.trainable())
+    for a, b in zip(fast, plain, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+
+
+def test_a_transcript_that_begins_with_a_sample_is_refused():
+    transcript = Transcript()
+    transcript.write(1, -1.0, 0)
+    with pytest.raises(ValueError, match="put a prompt before it"):
+        collate([transcript], pad=0)
+
+
+def test_rows_of_different_length_are_masked_and_not_moved(policy):
+    long, short = hand_written(policy.tokenizer, 4), hand_written(policy.tokenizer, 1)
+    with torch.no_grad():
+        together, _ = policy.token_logprobs(collate([long, short], pad=0))
+        apart = [policy.token_logprobs(collate([t], pad=0))[0] for t in (long, short)]
+    torch.testing.assert_close(together, torch.cat(apart), atol=1e-6, rtol=1e-5)
+
+
+def test_cached_session_agrees_with_a_fresh_forward_on_ragged_rows(policy):
+    session = policy.session(3)
+    words = [["<|system|>", "agent"], ["<|system|>"], ["<|system|>", "agent", "<|assistant|>"]]
+    more = [["<|assistant|>"], ["agent", "<|assistant|>"], []]
+    ids = policy.tokenizer.convert_tokens_to_ids
+    session.append([ids(w) for w in words])
+    session.append([ids(w) if w else [] for w in more])
+    whole = torch.tensor([ids(words[2])])
+    with torch.no_grad():
+        expected = policy.model.model(input_ids=whole).last_hidden_state[0, -1]
+    for row in session.hidden:
+        torch.testing.assert_close(row, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_scripted_users_speak_their_own_types_words():
+    keys = RowKeys.grid(0, 0, 1, 500)
+    seat = ScriptedSeat(WORLD, WORLD.prior_vector({"facts": 1.0}), keys)
+    seat.hear(["ask"] * 500)
+    said = seat.speak(0, "reply")
+    assert set(said) == {"reveal-facts", "hi"}
+    assert 0.9 < said.count("reveal-facts") / 500 < 0.99
+
+
+def test_routed_rows_say_what_they_would_say_alone():
+    keys = RowKeys.grid(0, 0, 2, 10)
+    odd, even = np.arange(1, 20, 2), np.arange(0, 20, 2)
+    facts, heart = (WORLD.prior_vector({z: 1.0}) for z in ("facts", "heart"))
+    routed = RoutedSeat([(odd, ScriptedSeat(WORLD, facts, keys[odd])), (even, ScriptedSeat(WORLD, heart, keys[even]))])
+    routed.hear(["ask"] * 20)
+    said = routed.speak(0, "reply")
+    assert {said[i] for i in odd} <= {"reveal-facts", "hi"} and {said[i] for i in even} <= {"reveal-heart", "hi"}
+    assert routed.distributions()[0].shape == (20, len(WORLD.spec.user_acts))
+
+
+def test_ensemble_rotates_over_groups_and_keeps_one_simulator_a_group(library):
+    cast = Cast(library, SimulatorConfig(members=("sim-a", "sim-b", "sim-c")))
+    names = [cast.seat(RowKeys.grid(0, step, 4, 2))[1] for step in range(3)]
+    assert all(group[2 * i] == group[2 * i + 1] for group in names for i in range(4))
+    played = [group[2 * i] for group in names for i in range(4)]
+    assert played == ["sim-a", "sim-b", "sim-c"] * 4
+
+
+def test_a_persona_is_drawn_for_each_group(library):
+    cast = Cast(library, SimulatorConfig(kind="persona", persona="says"))
+    systems = cast.systems(RowKeys.grid(0, 1, 200, 2))
+    assert all(systems[2 * i] == systems[2 * i + 1] for i in range(200))
+    assert set(systems) == {f"user-says-{z}" for z in WORLD.spec.prior}
+
+
+def test_a_collapsed_simulator_measures_as_collapsed_and_p_does_not(library, policy):
+    errors = {}
+    for sharpness in (1.0, 8.0):
+        simulator, names = Cast(library, SimulatorConfig(sharpness=sharpness)).seat(KEYS)
+        run_dialogues(WORLD, ModelSeat(policy, KEYS, "policy", ["agent"] * len(KEYS)), simulator, KEYS, names)
+        errors[sharpness] = collapse_error(simulator, WORLD.horizon)
+    assert errors[8.0] < 0.05 < 0.1 < errors[1.0]
+
+
+def test_a_whole_exact_list_verbalizes_p_itself():
+    p = np.array([[0.5, 0.3, 0.15, 0.05]])
+    rule = VerbalizedModel(k=4, noise=0.0)
+    np.testing.assert_allclose(rule.stated(p, np.full((1, 8), 0.5)), p, atol=1e-9)
+
+
+@pytest.mark.parametrize("direction", ["mode", "wrong"])
+def test_eta_moves_the_listed_distribution_by_the_stated_total_variation(direction):
+    p = np.array([[0.6, 0.3, 0.1]])
+    moved = VerbalizedModel(eta=0.4, direction=direction).target(p)
+    on = {"mode": 0.6, "wrong": 0.1}[direction]
+    assert np.abs(moved - p).sum() / 2 == pytest.approx(0.4 * (1 - on))
+    assert moved.sum() == pytest.approx(1)
+
+
+def test_a_list_holds_at_most_k_replies():
+    uniforms = RowKeys.grid(0, 0, 50, 8).uniforms(0, "simulator", n=18)
+    stated = VerbalizedModel(k=3).stated(np.full((400, 9), 1 / 9), uniforms)
+    assert ((stated > 0).sum(axis=1) == 3).all()
+
+
+class ForgetfulTokenizer:
+    """A template that drops the assistant's earlier turns, as thinking models' templates drop thoughts."""
+
+    def apply_chat_template(self, turns, tokenize, add_generation_prompt):
+        return "".join(f"<{t['role']}>{t['content']}" for t in turns if t["role"] != "assistant") + "<assistant>"
+
+
+def test_a_template_that_rewrites_history_is_refused_in_one_line():
+    with pytest.raises(ScopeError, match="rewrites earlier turns") as error:
+        ChatFormat(ForgetfulTokenizer())
+    assert "\n" not in str(error.value)

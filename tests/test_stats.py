@@ -1,0 +1,46 @@
+"""Statistics against worked examples and by coverage."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scope_lite.stats import auc, paired_interval, summarise, t_interval
+
+
+def test_t_interval_matches_a_worked_example():
+    # mean 2, sd 1, n 3: 2 +- 4.3027 / sqrt(3)
+    interval = t_interval([1.0, 2.0, 3.0])
+    assert interval.mean == 2
+    assert interval.high - 2 == pytest.approx(4.30265 / np.sqrt(3), rel=1e-5)
+    assert 2 - interval.low == pytest.approx(interval.high - 2)
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_t_intervals_cover_as_they_claim(n):
+    rng = np.random.default_rng(n)
+    covered = [i.low <= 0 <= i.high for i in (t_interval(rng.normal(size=n)) for _ in range(4000))]
+    assert 0.93 < np.mean(covered) < 0.97
+
+
+def test_paired_interval_uses_the_seeds_that_both_have():
+    a, b = pd.Series({0: 1.0, 1: 2.0, 2: 4.0}), pd.Series({1: 1.0, 2: 2.0, 3: 9.0})
+    interval = paired_interval(a, b)
+    assert interval.n == 2 and interval.mean == 1.5
+
+
+def test_pairing_by_seed_removes_what_seeds_share():
+    luck = pd.Series(np.random.default_rng(0).normal(size=10) * 5)
+    interval = paired_interval(luck + 1, luck)
+    assert interval.low == pytest.approx(1) and interval.high == pytest.approx(1)
+
+
+def test_auc_is_the_mean_height_of_the_curve():
+    assert auc(np.array([0.0, 5.0, 10.0]), np.array([0.0, 1.0, 0.0])) == pytest.approx(0.5)
+
+
+def test_summary_reads_end_auc_and_best_off_one_checkpoint():
+    table = pd.DataFrame({"seed": 0, "step": [0, 5, 10], "unseen": [0.1, 0.6, 0.2], "real": [0.3, 0.2, 0.1]})
+    summary = summarise(table, ["seed"], ["unseen", "real"], select="unseen").set_index("summary")
+    assert summary.loc["end", "unseen"] == 0.2
+    assert summary.loc["best", "real"] == 0.2 and summary.loc["best", "at_step"] == 5
+    assert summary.loc["auc", "unseen"] == pytest.approx(0.375)
