@@ -20,9 +20,15 @@ from scope_lite.theory.dynamics import (
     sampled_grpo,
     two_strategy_log_odds,
 )
-from scope_lite.theory.measured import geometric_law, growth_rates, load_odds, odds_from_dialogues
+from scope_lite.theory.measured import geometric_law, growth_rates, load_odds, odds_from_dialogues, odds_from_logprobs
 from scope_lite.theory.nano import bias_by_sharpness, favour, process_from_world
-from scope_lite.theory.process import expected_return, optimal_return
+from scope_lite.theory.process import (
+    expected_return,
+    optimal_return,
+    policy,
+    sample_dialogues,
+    trajectory_probs,
+)
 from scope_lite.theory.quantities import (
     accumulate,
     collapse_errors,
@@ -157,6 +163,18 @@ def test_odds_from_dialogues_count_halves_and_stay_finite():
     assert odds_from_dialogues(said, "a", least=1) == pytest.approx(3.5 / 0.5)
     with pytest.raises(ScopeError, match="at least one dialogue"):
         odds_from_dialogues([], "a", least=1)
+
+
+def test_odds_from_act_probabilities_agree_with_enumeration():
+    process = instances.build_process(instances.sample_raw(torch.Generator().manual_seed(4), 1, 2, 2, 2, None))
+    first, second = (level[0] for level in policy(process))
+    leaves = sample_dialogues(process, 100_000, torch.Generator().manual_seed(0))
+    follows = (leaves // 8 == 0) & ((leaves // 2) % 2 == 0)  # act 0 in both turns
+    log_w = (first[0, 0] * second[leaves[follows] // 4, 0]).log().numpy()
+    exact = float(trajectory_probs(process)[0].reshape(2, 2, 2, 2)[0, :, 0, :].sum())
+    spread = np.expm1(-log_w).std() / np.sqrt(len(log_w))
+    assert abs(1 / odds_from_logprobs(log_w) - (1 - exact) / exact) < 4.5 * spread + 1e-12
+    assert np.isnan(odds_from_logprobs(np.array([])))
 
 
 def test_odds_tables_are_checked_on_reading(tmp_path):

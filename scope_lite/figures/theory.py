@@ -174,28 +174,29 @@ def plot_measured_odds(odds: pd.DataFrame, law: pd.DataFrame, rates: pd.DataFram
 
     Columns: odds run, source, seed, step, odds_exploit; law run, source, step, odds_exploit; rates source, early, late.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.3), width_ratios=[1.5, 1])
+    fig, axes = plt.subplots(1, 2, figsize=(8.8, 3.9), width_ratios=[1.5, 1])
     palette = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-    groups = list(odds.groupby(["run", "source"], sort=False))
-    for ((run, source), part), colour in zip(groups, palette, strict=False):
-        label = f"{run}: {source}"
-        for _, one in part.groupby("seed"):
-            axes[0].plot(one.step, one.odds_exploit, color=colour, lw=0.8, alpha=0.7, label=label)
-            label = "_nolegend_"
+    for ((run, source), part), colour in zip(odds.groupby(["run", "source"], sort=False), palette, strict=False):
+        for i, (_, one) in enumerate(part.groupby("seed")):
+            label = f"{run}: {source}" if i == 0 else "_nolegend_"
+            axes[0].plot(one.step, one.odds_exploit, color=colour, lw=0.9, alpha=0.8, label=label)
         line = law[(law.run == run) & (law.source == source)]
-        axes[0].plot(line.step, line.odds_exploit, color=colour, ls="--", lw=1.5)
-        pair = rates[(rates.run == run) & (rates.source == source)]
+        axes[0].plot(line.step, line.odds_exploit, color=colour, ls="--", lw=1.2)
+        pair = rates[(rates.run == run) & (rates.source == source)].dropna()
         axes[1].scatter(pair.early, pair.late, color=colour, s=18)
     axes[0].plot([], [], color="#555555", ls="--", label="early growth, continued geometrically")
-    top = float(odds.odds_exploit.max())
-    axes[0].set(yscale="log", xlabel="training step", ylabel="odds of the exploit", ylim=(None, top * 300))
-    axes[0].legend(loc="lower right", fontsize=7)
+    axes[0].set(yscale="log", xlabel="training step", ylabel="odds of the exploit")
+    axes[0].set_ylim(top=float(odds.odds_exploit.max()) * 30)
     _title(axes[0], "a", "measured odds leave the geometric line")
-    biggest = max(float(rates.early.max()) if rates.early.notna().any() else 1.0, 1e-3) * 1.2
-    axes[1].plot([0, biggest], [0, biggest], color=CEILING, ls=":", label="geometric law")
-    axes[1].set(xlabel="early growth (nats a step)", ylabel="late growth (nats a step)", xlim=(0, biggest))
-    axes[1].legend(loc="upper left")
+    growth = rates[["early", "late"]].to_numpy()
+    shown = growth[np.isfinite(growth) & (growth > 0)]
+    ends = (shown.min() / 1.5, shown.max() * 1.5) if len(shown) else (0.01, 1.0)
+    axes[1].plot(ends, ends, color=CEILING, ls=":", label="geometric law")
+    axes[1].set(xscale="log", yscale="log", xlabel="early growth (nats a step)", ylabel="late growth (nats a step)")
+    axes[1].set(xlim=ends, ylim=ends)
+    axes[1].legend(loc="upper left", fontsize=7)
     _title(axes[1], "b", "one dot a seed")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
     return fig
 
 

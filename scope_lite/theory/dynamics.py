@@ -47,15 +47,14 @@ def two_strategy_log_odds(
     """
     if update not in ("kl", "gradient", "grpo"):
         raise ScopeError(f"update must be kl, gradient or grpo, got {update!r}")
+    pull = {
+        "kl": lambda p: gap,
+        "gradient": lambda p: gap * expected_group_sigma(p, group_size, 2),
+        "grpo": lambda p: expected_group_sigma(p, group_size),
+    }[update]
     x = [start]
     for _ in range(steps):
-        p = 1 / (1 + np.exp(-x[-1]))
-        pull = {
-            "kl": gap,
-            "gradient": gap * expected_group_sigma(p, group_size, 2),
-            "grpo": expected_group_sigma(p, group_size),
-        }[update]
-        x.append(x[-1] + lr * pull)
+        x.append(x[-1] + lr * pull(1 / (1 + np.exp(-x[-1]))))
     return np.array(x)
 
 

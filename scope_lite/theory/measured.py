@@ -1,7 +1,8 @@
 """Measured odds of an exploit, from a training run's table, held against the geometric law of Corollary 3.5.
 
 The table has one row per run, seed and step: run, seed, step, odds_exploit, eta, source. ``odds_exploit`` is
-π(A_x)/(1 − π(A_x)) of the policy at that step, from exact act probabilities or from counts (inside + ½)/(outside + ½).
+π(A_x)/(1 − π(A_x)) of the policy at that step, from act probabilities (``odds_from_logprobs``) or from counts, which
+saturate at twice the number of dialogues: a curve that flattens there has run out of dialogues, not of growth.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from scope_lite.errors import ScopeError
 
@@ -49,6 +51,24 @@ def odds_from_dialogues(acts: Sequence[Sequence[str]], exploit: str, least: int)
     return (inside + 0.5) / (len(acts) - inside + 0.5)
 
 
+def odds_from_logprobs(log_probs: Float[np.ndarray, "dialogues"]) -> float:
+    """Odds of one act sequence, from the policy's log probability of its acts in the dialogues that followed it.
+
+    Counts cannot exceed 2n + 1; these odds can. With w the product of act probabilities in a dialogue, dialogues that
+    follow the sequence come with weight w, so the mean of 1/w over them is 1/P, and the odds are 1 / mean(1/w − 1).
+
+    Args:
+        log_probs: ``Σ_t log π(a_t|s_t)`` in nats, one for each dialogue of the batch whose acts are the sequence.
+
+    Returns:
+        The odds; NaN if no dialogue followed the sequence.
+    """
+    if not len(log_probs):
+        return float("nan")
+    excess = float(np.mean(np.expm1(-np.asarray(log_probs, dtype=np.float64))))
+    return 1.0 / max(excess, 1e-12)
+
+
 def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -> pd.DataFrame:
     """Early and late growth of the log-odds in nats a step, for each run and seed.
 
@@ -57,7 +77,8 @@ def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -
     geometric law the two are equal; a ratio late/early near 0 says that concentration has slowed down.
 
     Returns:
-        run, seed, source, start (step), early, late, ratio; NaN where the odds never pass the bounds.
+        run, seed, source, start (step), early, late, ratio, power (late slope of log odds on log step: about 1 to 2 for
+        polynomial growth); NaN where the odds never pass the bounds.
     """
     rows = []
     for (run, seed, source), part in table.groupby(["run", "seed", "source"]):
@@ -65,19 +86,15 @@ def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -
         step, log_odds = part.step.to_numpy(float), np.log(part.odds_exploit.to_numpy(float))
         late = step >= step.max() - (step.max() - step.min()) / 3
         first, start = _crossing_rate(step, log_odds, np.log(early[0]), np.log(early[1]))
-        last = float(np.polyfit(step[late], log_odds[late], 1)[0])
-        rows.append(
-            {
-                "run": run,
-                "seed": seed,
-                "source": source,
-                "start": start,
-                "early": first,
-                "late": last,
-                "ratio": last / first,
-            }
-        )
+        last = _slope(step[late], log_odds[late])
+        power = _slope(np.log(step[late] + 1), log_odds[late])
+        row = {"run": run, "seed": seed, "source": source, "start": start, "early": first}
+        rows.append(row | {"late": last, "ratio": last / first, "power": power})
     return pd.DataFrame(rows)
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.polyfit(x, y, 1)[0]) if len(x) > 1 else float("nan")
 
 
 def _crossing_rate(step: np.ndarray, log_odds: np.ndarray, low: float, high: float) -> tuple[float, float]:

@@ -7,6 +7,7 @@ finished dialogue is its expected outcome under the un-sharpened filter, so ever
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +17,13 @@ import torch
 from scope_lite.theory.gradients import accumulated_distance, gradient_gap, rollout_distance
 from scope_lite.theory.process import (
     History,
+    Levels,
     Process,
+    histories,
     mode_replies,
-    process_from_callables,
+    reply_levels,
     return_gradient,
+    tabular_features,
     tabular_theta,
 )
 from scope_lite.theory.quantities import accumulate, collapse_errors, doob_split, reward_variance, score_sup
@@ -35,41 +39,52 @@ class Users(Protocol):
     def outcome_probabilities(self) -> Any: ...
 
 
+NewUsers = Callable[[float], Users]
+"""γ -> a user at the start of a dialogue, sharpened by γ."""
+
+
+def _shape(world: Any) -> tuple[int, int, int]:
+    return world.horizon, len(world.spec.agent_acts), len(world.spec.user_acts)
+
+
+def _listen(users: Users, history: History) -> Users:
+    for act, reply in history:
+        users.observe(np.array([act]), np.array([reply]))
+    return users
+
+
+def simulator_of_world(world: Any, new_users: NewUsers, gamma: float) -> Levels:
+    """The world's simulator sharpened by ``gamma``, tabulated for every history."""
+    return reply_levels(
+        *_shape(world),
+        lambda history, act: _listen(new_users(gamma), history).reply_probabilities(np.array([act]))[0],
+    )
+
+
 def process_from_world(
-    world: Any,
-    new_users: Callable[[float], Users],
-    gamma: float,
-    logits: Callable[[History], Sequence[float]] | None = None,
+    world: Any, new_users: NewUsers, gamma: float, logits: Callable[[History], Sequence[float]] | None = None
 ) -> Process:
     """Enumerate a world against its simulator sharpened by ``gamma``.
 
     Args:
         world: has ``horizon``, ``rewards`` and ``spec.agent_acts``, ``spec.user_acts``; keep the horizon at 2 (at 3 the
             persuasion world has 373,248 leaves).
-        new_users: ``gamma -> users`` at the start of a dialogue.
         logits: history -> policy logits; uniform policy when left out.
     """
-
-    def listen(history: History, sharpness: float) -> Users:
-        users = new_users(sharpness)
-        for act, reply in history:
-            users.observe(np.array([act]), np.array([reply]))
-        return users
-
-    return process_from_callables(
-        world.horizon,
-        len(world.spec.agent_acts),
-        len(world.spec.user_acts),
-        lambda history, act: listen(history, gamma).reply_probabilities(np.array([act]))[0],
-        lambda history: float(listen(history, 1.0).outcome_probabilities()[0] @ world.rewards),
-        logits,
+    leaves = histories(world.horizon, *_shape(world)[1:])
+    outcomes = [_listen(new_users(1.0), leaf).outcome_probabilities()[0] @ world.rewards for leaf in leaves]
+    return Process(
+        theta=tabular_theta(*_shape(world), logits),
+        features=tabular_features(*_shape(world)),
+        replies=simulator_of_world(world, new_users, gamma),
+        reward=torch.tensor([outcomes], dtype=torch.float64),
         reward_max=float(np.max(world.rewards)),
     )
 
 
 def bias_by_sharpness(
     world: Any,
-    new_users: Callable[[float], Users],
+    new_users: NewUsers,
     gammas: Sequence[float],
     policies: dict[str, Callable[[History], Sequence[float]] | None],
 ) -> pd.DataFrame:
@@ -79,12 +94,13 @@ def bias_by_sharpness(
         policy, gamma, epsilon (ε̄_H under the φ-rollout), epsilon_min (under either), deviation (TV), gap (in units of
         B·R_max), relative (gap / ‖∇J_φ‖), simulator_share (the simulator's part of Var(R), Doob's split), variance.
     """
-    processes = {gamma: process_from_world(world, new_users, gamma) for gamma in gammas}
+    base = process_from_world(world, new_users, 1.0)
+    simulators = {gamma: simulator_of_world(world, new_users, gamma) for gamma in gammas}
     rows = []
     for name, logits in policies.items():
-        theta = tabular_theta(world.horizon, len(world.spec.agent_acts), len(world.spec.user_acts), logits)
-        for gamma, base in processes.items():
-            process = Process(theta, base.features, base.replies, base.reward, base.reward_max)
+        theta = tabular_theta(*_shape(world), logits)
+        for gamma, replies in simulators.items():
+            process = replace(base, theta=theta, replies=replies)
             rows.append({"policy": name, "gamma": gamma, **_bias_row(process)})
     return pd.DataFrame(rows)
 

@@ -146,6 +146,25 @@ def tabular_theta(
     return torch.tensor(table, dtype=torch.float64).reshape(1, -1)
 
 
+def reply_levels(
+    horizon: int, n_acts: int, n_replies: int, reply_probs: Callable[[History, int], Sequence[float]]
+) -> Levels:
+    """Tabulate a simulator: one tensor (1, histories, acts, replies) for each turn.
+
+    Raises:
+        ScopeError: if a row of probabilities does not sum to one.
+    """
+    tables = []
+    for turn in range(horizon):
+        level = histories(turn, n_acts, n_replies)
+        rows = [[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level]
+        table = torch.tensor([rows], dtype=torch.float64)
+        if table.min() < 0 or (table.sum(-1) - 1).abs().max() > 1e-9:
+            raise ScopeError("reply_probs must return non-negative probabilities that sum to one")
+        tables.append(table)
+    return tuple(tables)
+
+
 def process_from_callables(
     horizon: int,
     n_acts: int,
@@ -165,20 +184,9 @@ def process_from_callables(
     Raises:
         ScopeError: if a row of probabilities does not sum to one, or a reward leaves its range.
     """
-    levels = [histories(t, n_acts, n_replies) for t in range(horizon + 1)]
-    replies = tuple(_reply_level(level, n_acts, reply_probs) for level in levels[:-1])
-    rewards = torch.tensor([[float(reward(h)) for h in levels[-1]]], dtype=torch.float64)
+    replies = reply_levels(horizon, n_acts, n_replies, reply_probs)
+    rewards = torch.tensor([[float(reward(h)) for h in histories(horizon, n_acts, n_replies)]], dtype=torch.float64)
     if rewards.min() < 0 or rewards.max() > reward_max + 1e-12:
         raise ScopeError(f"rewards must lie in [0, {reward_max}]; rescale them or set reward_max")
     theta = tabular_theta(horizon, n_acts, n_replies, logits)
     return Process(theta, tabular_features(horizon, n_acts, n_replies), replies, rewards, reward_max)
-
-
-def _reply_level(
-    level: list[History], n_acts: int, reply_probs: Callable[[History, int], Sequence[float]]
-) -> Float[Tensor, "1 histories acts replies"]:
-    rows = [[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level]
-    table = torch.tensor([rows], dtype=torch.float64)
-    if table.min() < 0 or (table.sum(-1) - 1).abs().max() > 1e-9:
-        raise ScopeError("reply_probs must return non-negative probabilities that sum to one")
-    return table
