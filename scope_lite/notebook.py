@@ -71,7 +71,7 @@ def read_dialogue(world: World, rollout: dict[str, Any]) -> str:
 
 def kept_dialogue(folder: Path, simulator: str, step: int | None = None, index: int = 0) -> dict[str, Any]:
     """One of the dialogues that a run kept with a panel member, from its last evaluation unless ``step`` is given."""
-    kept = load_rollouts(folder)
+    kept = load_rollouts([folder])
     rows = kept[(kept["simulator"] == simulator) & (kept["step"] == (kept["step"].max() if step is None else step))]
     return rows.iloc[index].to_dict()
 

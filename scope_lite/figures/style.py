@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ METHOD_LABELS = {
     "unsharpened": "Un-sharpened (control)",
 }
 
-RC = {
+RC: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.labelsize": 9,

@@ -106,15 +106,6 @@ def persuasion(numbers: PersuasionNumbers | None = None, name: str = "persuasion
             return state - n.wrong_penalty
         return state - n.push_penalty if act == "push" else state
 
-    def outcome(user: str, state: State) -> Mapping[str, float]:
-        assert isinstance(state, float)
-        # floor(interest), with a coin deciding the half units: a fair, noisy rounding
-        shares = dict.fromkeys(outcomes, 0.0)
-        for half in (0.0, 0.5):
-            level = int(np.clip(np.floor(state + half), 0, len(outcomes) - 1))
-            shares[outcomes[level]] += 0.5
-        return shares
-
     real = {z: (1 - n.unknown_share) / len(TOPICS) for z in TOPICS}
     real |= {z: n.unknown_share / len(UNKNOWN_TYPES) for z in UNKNOWN_TYPES}
     return WorldSpec(
@@ -130,11 +121,21 @@ def persuasion(numbers: PersuasionNumbers | None = None, name: str = "persuasion
         initial_state=0.0,
         reply=reply,
         step=step,
-        outcome=outcome,
+        outcome=lambda user, state: _donation(outcomes, state),
         reveals={z: f"reveal-{z}" for z in TOPICS},
         habits=HABITS,
         sentences=SENTENCES,
     )
+
+
+def _donation(outcomes: tuple[str, ...], interest: State) -> Mapping[str, float]:
+    """floor(interest), with a coin deciding the half units: a fair, noisy rounding."""
+    assert isinstance(interest, float)
+    shares = dict.fromkeys(outcomes, 0.0)
+    for half in (0.0, 0.5):
+        level = int(np.clip(np.floor(interest + half), 0, len(outcomes) - 1))
+        shares[outcomes[level]] += 0.5
+    return shares
 
 
 def persuasion_plain() -> WorldSpec:
