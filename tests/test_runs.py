@@ -98,10 +98,10 @@ def test_floats_come_back_bit_for_bit_and_timings_stay_out_of_the_metrics(tmp_pa
     assert timing == {"step": 1, "step_seconds": 1.5}
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float64("nan"), torch.tensor(float("nan"))])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float64("nan"), torch.tensor([0.0, float("nan")])])
 def test_a_nan_metric_is_refused_by_name_and_leaves_no_line(tmp_path, value):
     with open_run(tmp_path) as run:
-        with pytest.raises(ValueError, match=r"metrics at step 3: .*NaN or infinite"):
+        with pytest.raises(ValueError, match=r"metrics at step 3: kl is NaN or infinite"):
             run.log({"step": 3, "kl": value}, {})
         assert (run.path / "metrics.jsonl").read_text() == ""
 

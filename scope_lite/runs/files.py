@@ -83,11 +83,19 @@ def json_line(record: Mapping[str, Any], what: str) -> str:
     try:
         return json.dumps(dict(record), allow_nan=False, default=plain) + "\n"
     except ValueError as exc:
-        bad = [key for key, value in record.items() if value != value or value in (float("inf"), float("-inf"))]
+        bad = [key for key, value in record.items() if not _is_finite(value)]
         raise ValueError(
             f"{what} at step {record.get('step')}: {', '.join(bad) or 'a value'} is NaN or infinite; "
             "the run diverged or a metric is wrong (None stands for 'not measured')"
         ) from exc
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False, default=plain)
+    except ValueError:
+        return False
+    return True
 
 
 def plain(value: Any) -> Any:
