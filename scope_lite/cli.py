@@ -105,9 +105,10 @@ def figures(
     out: Annotated[Path, typer.Option(help="Folder of the figures.")] = paths.FIGURES,
 ) -> None:
     """Redraw the figures from their tables, and the gallery page."""
-    from scope_lite.figures import gallery
+    from scope_lite.figures.gallery import build
 
-    gallery.build(only, results, out)
+    for path in build(only, results, out):
+        typer.echo(path)
 
 
 # -- training -------------------------------------------------------------------------------------------------------

@@ -156,6 +156,13 @@ def test_unknown_scales_and_notebooks_name_the_closest(home):
         series.select([path], ["03_one_frozn"])
 
 
+def test_without_any_parameter_file_the_folder_is_named(home):
+    path = notebook(home, "03_one")
+    (home / "notebooks/parameters/nano.yaml").unlink()
+    with pytest.raises(ScopeError, match=r"no parameter files in .*parameters; nano\.yaml"):
+        plan_of(path)
+
+
 @pytest.mark.parametrize("cells", [0, 2])
 def test_a_notebook_needs_exactly_one_parameters_cell(home, cells):
     path = home / "notebooks" / "03_one.ipynb"

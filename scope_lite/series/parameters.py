@@ -115,6 +115,10 @@ def load_scale(folder: Path, name: str, remake: bool = False) -> Scale:
         ScopeError: for an unknown scale, a file that is no YAML mapping, an unknown section or setting.
     """
     path = folder / "parameters" / f"{name}.yaml"
+    if not known_scales(folder):
+        raise ScopeError(
+            f"there are no parameter files in {folder / 'parameters'}; {name}.yaml may be empty, but is needed"
+        )
     if name not in known_scales(folder):
         raise ScopeError(closest(name, known_scales(folder), "scale"))
     usual = _mapping(path, _read_yaml(path))
