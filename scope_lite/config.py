@@ -26,8 +26,9 @@ class Settings(BaseModel):
 class SimulatorConfig(Settings):
     """Who plays the user in training."""
 
-    kind: Literal["frozen", "persona", "verbalized"] = "frozen"
-    """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS"""
+    kind: Literal["frozen", "persona", "verbalized", "trained"] = "frozen"
+    """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS;
+    trained: a second trainable seat that starts as the first member"""
     members: tuple[str, ...] = ("sim-a",)
     """panel members that play, one a group, in cyclic rotation over groups"""
     sharpness: float | None = Field(default=None, gt=0)
@@ -42,6 +43,27 @@ class SimulatorConfig(Settings):
     """how far the listed distribution is moved off P (Prop. 3.7)"""
     direction: Literal["mode", "wrong"] = "mode"
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
+    reward: Literal["curriculum", "adversarial", "cooperative", "zero", "random"] = "curriculum"
+    """what a trained simulator is paid for; zero and random are controls"""
+    kl_coef: float = Field(default=0.1, ge=0)
+    """weight of KL(trained simulator || the simulator it started from), nats"""
+    learning_rate: float = Field(default=1e-3, gt=0)
+    pool_size: int = Field(default=1, ge=1)
+    """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
+    cadence: int = Field(default=4, ge=1)
+    """steps between two snapshots"""
+    pool_sampling: Literal["uniform", "newest"] = "uniform"
+    """how a group's simulator is drawn from the pool; newest: the weight halves with age"""
+
+
+# What each kind of simulator reads besides its members and sharpness. The rest is left out of a run's name, so that
+# a new option of one kind does not orphan the finished runs of another.
+READS: dict[str, set[str]] = {
+    "frozen": set(),
+    "persona": {"persona"},
+    "verbalized": {"k", "noise", "eta", "direction"},
+    "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling"},
+}
 
 
 class RunConfig(Settings):
@@ -89,7 +111,10 @@ class RunConfig(Settings):
         path = NANO_MODELS / self.world / "manifest.json"
         manifest = json.loads(path.read_text()) if path.exists() else {"panel": {}, "families": {}}
         models = [manifest["panel"], manifest["families"].get(self.model)]
-        content = json.dumps([self.model_dump(mode="json"), models], sort_keys=True)
+        settings = self.model_dump(mode="json")
+        read = {"kind", "members", "sharpness"} | READS[self.simulator.kind]
+        settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
+        content = json.dumps([settings, models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -99,6 +124,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "persona": {"simulator": {"kind": "persona"}},
     "verbalized": {"simulator": {"kind": "verbalized"}},
     "ensemble": {"simulator": {"kind": "frozen", "members": ["sim-a", "sim-b", "sim-c"]}},
+    "cotraining": {"simulator": {"kind": "trained"}},
+    "population": {"simulator": {"kind": "trained", "pool_size": 5}},
     "unsharpened": {"simulator": {"kind": "frozen", "sharpness": 1.0}},
 }
 """What each method's name stands for; 'unsharpened' trains on P itself and is a control, not a method."""

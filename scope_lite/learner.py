@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -22,11 +24,18 @@ class Learner:
         self.model = model
         self.optimizer = torch.optim.AdamW(model.trainable(), lr=config.learning_rate, weight_decay=0.0)
 
-    def update(self, transcripts: list[Transcript], advantages: Tensor) -> dict[str, float]:
+    def update(
+        self,
+        transcripts: list[Transcript],
+        advantages: Tensor,
+        behaviour: Literal["current", "sampled"] = "current",
+    ) -> dict[str, float]:
         """``updates_per_step`` clipped steps on one batch; returns metrics by TRL's names.
 
-        Old log probabilities are recomputed here, in the precision of training; how far
-        the sampled ones are from them is reported (sampling/logp_difference, nats).
+        Old log probabilities are recomputed here, in the precision of training, and how
+        far the sampled ones are from them is reported (sampling/logp_difference, nats).
+        Only where other weights may have spoken (a pool of snapshots) are the sampled ones
+        the old ones: ``behaviour="sampled"``.
         """
         batch = collate(transcripts, pad=self.model.tokenizer.pad_token_id)
         old: Tensor | None = None
@@ -37,7 +46,8 @@ class Learner:
         for _ in range(self.config.updates_per_step):
             logprobs, log_all = self.model.token_logprobs(batch)
             if old is None:
-                old = logprobs.detach()
+                recomputed = logprobs.detach()
+                old = batch.sampled_logprobs if behaviour == "sampled" else recomputed
                 mean_entropy = entropy(log_all.detach()).mean().item()
             result = clipped_loss(
                 logprobs, old, advantages, batch.row, self.config.clip_range, self.config.kl_coef, reference
@@ -53,7 +63,8 @@ class Learner:
             "kl": result.kl,
             "clip_ratio": result.clip_ratio,
             "grad_norm": norm.item(),
-            "sampling/logp_difference": (old - batch.sampled_logprobs).abs().mean().item(),
+            "ratio_mean": result.ratio_mean,
+            "sampling/logp_difference": (recomputed - batch.sampled_logprobs).abs().mean().item(),
         }
 
     def state(self) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKey
     simulator.hear([CLOSE] * len(keys))
     outcomes = simulator.speak(world.horizon, "outcome")
     value = dict(zip(world.spec.outcomes, world.spec.rewards, strict=True))
-    transcripts = simulator.transcripts if isinstance(simulator, ModelSeat) else [None] * len(keys)
+    heard = simulator.transcripts
     return [
         Rollout(
             task=world.name,
@@ -43,7 +43,7 @@ def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKey
             outcome=outcomes[i],
             reward=value[outcomes[i]],
             policy=policy.transcripts[i],
-            simulator_transcript=transcripts[i],
+            simulator_transcript=heard[i],
         )
         for i in range(len(keys))
     ]

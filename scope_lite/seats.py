@@ -7,6 +7,7 @@ language model with its own transcripts; a ``ScriptedSeat`` is the world's real 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +32,11 @@ class Seat(Protocol):
         """For each message spoken so far, the distribution that it was drawn from."""
         ...
 
+    @property
+    def transcripts(self) -> Sequence[Transcript | None]:
+        """One a row; None where no model speaks."""
+        ...
+
 
 class ModelSeat:
     """A language model in a seat, sampling by a rule, writing append-only transcripts."""
@@ -47,7 +53,7 @@ class ModelSeat:
         self.model, self.keys, self.seat, self.systems = model, keys, seat, systems
         self.rule = rule or Direct()
         self.max_new_tokens = max_new_tokens
-        self.transcripts = [Transcript() for _ in systems]
+        self.transcripts: list[Transcript] = [Transcript() for _ in systems]
         self._session = model.session(len(systems))
         self._unread: list[list[int]] = [[] for _ in systems]  # ids the model has not been fed yet
         self._distributions: list[Float[np.ndarray, "b n"]] = []
@@ -108,6 +114,7 @@ class ScriptedSeat:
     def __init__(self, world: World, prior: Float[np.ndarray, " Z"], keys: RowKeys):
         self.world, self.keys = world, keys
         self.users = ScriptedUsers.sample(world, prior, keys.uniforms(0, "task")[:, 0])
+        self.transcripts: list[Transcript | None] = [None] * len(keys)
         self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
         self._distributions: list[Float[np.ndarray, "b n"]] = []
 
@@ -137,6 +144,11 @@ class RoutedSeat:
     def __init__(self, parts: list[tuple[Int[np.ndarray, " p"], Seat]]):
         self.parts = parts
         self.rows = sum(len(rows) for rows, _ in parts)
+
+    @property
+    def transcripts(self) -> list[Transcript | None]:
+        placed = {i: t for rows, seat in self.parts for i, t in zip(rows.tolist(), seat.transcripts, strict=True)}
+        return [placed[i] for i in range(self.rows)]
 
     def hear(self, messages: list[str]) -> None:
         for rows, seat in self.parts:

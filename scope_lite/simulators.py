@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import yaml
+from torch import Tensor
 
 from scope_lite.config import SimulatorConfig, closest
 from scope_lite.engines.hf import SeatModel, load_base
 from scope_lite.errors import ScopeError
 from scope_lite.paths import NANO_MODELS
+from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.seats import ModelSeat, RoutedSeat, Seat
@@ -94,8 +96,7 @@ class Cast:
 
     def __init__(self, library: Library, config: SimulatorConfig):
         self.library, self.config = library, config
-        panel = {m.name: m for m in read_panel(library.world.name, library.folder.parent)}
-        self.members = [_find(name, panel) for name in config.members]
+        self.members = [panel_member(library, name) for name in config.members]
         sharpness = [config.sharpness or m.sharpness for m in self.members]
         self.models = [library.seat_model(m.model, s) for m, s in zip(self.members, sharpness, strict=True) if m.model]
         self.rule: SamplingRule = Direct()
@@ -122,11 +123,27 @@ class Cast:
             if len(rows):
                 said = [systems[r] for r in rows]
                 parts.append((rows, ModelSeat(model, keys[rows], "simulator", said, self.rule)))
-        names = [self.members[i].name for i in member]
-        return (parts[0][1] if len(parts) == 1 else RoutedSeat(parts)), names
+        return RoutedSeat(parts), [self.members[i].name for i in member]
+
+    def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
+        """A frozen simulator learns nothing."""
+        return {}
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Nothing to keep in a checkpoint."""
+        return {}
+
+    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
+        pass
 
 
-def _find(name: str, panel: dict[str, PanelMember]) -> PanelMember:
+def panel_member(library: Library, name: str) -> PanelMember:
+    """The member of that name, as one to train with.
+
+    Raises:
+        ScopeError: if the panel has none, or it is a scripted user.
+    """
+    panel = {m.name: m for m in read_panel(library.world.name, library.folder.parent)}
     if name not in panel:
         raise ScopeError(closest(name, list(panel), "simulator"))
     if panel[name].model is None:

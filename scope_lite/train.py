@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from scope_lite.config import RunConfig
+from scope_lite.cotraining import TrainedCast
 from scope_lite.grpo import group_advantages, group_fractions
 from scope_lite.learner import Learner
 from scope_lite.panel import Panel
@@ -46,7 +47,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         torch.use_deterministic_algorithms(True)
         library = Library(world)
         learner = Learner(library.seat_model(config.model), config, seed=config.seed)
-        cast = Cast(library, config.simulator)
+        cast = TrainedCast(library, config) if config.simulator.kind == "trained" else Cast(library, config.simulator)
         trained = config.simulator.members if config.steps else ()
         panel = Panel(library, seen=trained)
         alarm = CollapseAlarm()
@@ -54,6 +55,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         start = 0
         if checkpoint is not None:
             learner.load_state(checkpoint.tensors["policy"])
+            cast.load_state(checkpoint.tensors)
             alarm.load_state(checkpoint.state)
             start = checkpoint.step + 1
         metrics: dict[str, Any] = {}
@@ -69,13 +71,14 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 rewards = torch.tensor([r.reward for r in rollouts]).view(config.groups, config.group_size)
                 advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
                 update = learner.update(policy.transcripts, advantages)
-                error = collapse_error(simulator, world.horizon)
+                learned = cast.learn(step, rollouts, keys)
                 metrics |= {
                     "reward": rewards.mean().item(),
                     "reward_std": rewards.std(dim=1, correction=0).mean().item(),
                     **group_fractions(rewards),
                     **update,
-                    "simulator/epsilon": error,
+                    "simulator/epsilon": collapse_error(simulator, world.horizon),
+                    **learned,
                     "turns": float(np.mean([len(r.acts) for r in rollouts])),
                 }
                 tokens = sum(len(t.ids) for t in policy.transcripts)
@@ -93,7 +96,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             run.log(metrics, timing)
             run.progress(step, config.steps)
             if step and (step % config.checkpoint_every == 0 or last):
-                run.save_checkpoint(step, {"policy": learner.state()}, alarm.state(), keep=last)
+                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, alarm.state(), keep=last)
             if on_step is not None:
                 on_step(step, config.steps, metrics)
         run.finish(metrics)

@@ -1,0 +1,83 @@
+"""What a trained simulator is rewarded for, and a guard against variance that means nothing.
+
+Each reward turns the policy's rewards of a batch, (groups, size) in [0, 1], into one
+reward a rollout for the simulator, which is then centred and scaled in its group like
+any other (``grpo.group_advantages``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scope_lite.rng import RowKeys
+
+TARGET_VARIANCE = 0.25  # the most that a reward in [0, 1] can have (paper)
+
+Rewards = Float[Tensor, "groups size"]
+
+
+def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """Credit (R_i - group mean)^2: what rollout i adds to its group's variance (ddof 0).
+
+    The paper keeps the variance of a batch near 0.25; a bonus for the whole batch would be
+    the same for every rollout and so no signal at all, hence the credit. Variance cannot
+    pass the target, so more is always better. The mean of the credit is the group's
+    population variance, at most 0.25; for 0/1 rewards with exactly half successes every
+    credit is 0.25 and the advantage is zero: the target is reached. At p = 1/2 its
+    expectation is 0.25 (1 - 1/G), .219 for G = 8.
+    """
+    return (rewards - rewards.mean(dim=1, keepdim=True)) ** 2
+
+
+def adversarial(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """The policy's loss is the simulator's gain."""
+    return -rewards
+
+
+def cooperative(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """The policy's gain is the simulator's gain."""
+    return rewards.clone()
+
+
+def zero(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """Control: no signal; only the KL anchor acts, so the simulator is frozen in effect."""
+    return torch.zeros_like(rewards)
+
+
+def random(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """Control: noise of the same size under the same KL, so that movement itself is not mistaken for learning."""
+    return torch.from_numpy(keys.uniforms(0, "task", token=2)[:, 0]).to(rewards.dtype).view_as(rewards)
+
+
+SIMULATOR_REWARDS: dict[str, Callable[[Rewards, RowKeys], Rewards]] = {
+    "curriculum": curriculum,
+    "adversarial": adversarial,
+    "cooperative": cooperative,
+    "zero": zero,
+    "random": random,
+}
+
+
+def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> dict[str, float | None]:
+    """Variance of the rewards of a batch, and the part that the policy's acts do not explain (pitfall P12).
+
+    Both are means of (R_i - R_j)^2 / 2 over pairs, hence unbiased: over all pairs, and over
+    pairs whose acts were the same throughout. A simulator that flips a coin at the end
+    meets any variance target, and all of it is unexplained.
+
+    Returns:
+        ``simulator/variance`` and ``simulator/unexplained_variance``; the latter is None
+        when no two rollouts have the same acts.
+    """
+    r = np.asarray(rewards, dtype=np.float64)
+    keys = np.unique(np.array(["|".join(a) for a in acts]), return_inverse=True)[1]
+    half_squares = (r[:, None] - r[None, :]) ** 2 / 2
+    pairs = ~np.eye(len(r), dtype=bool)
+    same = pairs & (keys[:, None] == keys[None, :])
+    unexplained = float(half_squares[same].mean()) if same.any() else None
+    return {"simulator/variance": float(half_squares[pairs].mean()), "simulator/unexplained_variance": unexplained}

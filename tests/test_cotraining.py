@@ -1,0 +1,141 @@
+"""Co-Training: rewards by hand, the pool's order and odds, the importance ratio computed directly."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from scope_lite.config import method_config
+from scope_lite.cotraining import TrainedCast
+from scope_lite.records import collate
+from scope_lite.rewards import SIMULATOR_REWARDS, curriculum, variance_split
+from scope_lite.rng import RowKeys
+from scope_lite.rollouts import run_dialogues
+from scope_lite.seats import ModelSeat
+from scope_lite.simulators import Library
+from scope_lite.train import train
+from scope_lite.worlds import get_world
+
+WORLD = get_world("persuasion")
+SMALL = dict(groups=4, group_size=4, steps=6, eval_every=3, eval_dialogues=2, final_dialogues=2, checkpoint_every=2)
+KEYS = RowKeys.grid(0, 1, 4, 4)
+
+
+@pytest.fixture(scope="module")
+def library():
+    return Library(WORLD)
+
+
+def make_cast(library, **simulator):
+    return TrainedCast(library, method_config("population", **SMALL, simulator={"sharpness": 2.0, **simulator}))
+
+
+def play(library, cast, keys=KEYS):
+    seat, names = cast.seat(keys)
+    policy = ModelSeat(library.seat_model("qwen3-tiny"), keys, "policy", ["agent"] * len(keys))
+    return run_dialogues(WORLD, policy, seat, keys, names)
+
+
+def test_curriculum_credit_by_hand_and_its_mean_is_the_group_variance():
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
+    credit = curriculum(rewards, RowKeys.grid(0, 0, 2, 4))
+    torch.testing.assert_close(credit[0], torch.tensor([0.5625, 0.0625, 0.0625, 0.0625]))
+    torch.testing.assert_close(credit[1], torch.full((4,), 0.25))  # the target: no more signal
+    torch.testing.assert_close(credit.mean(1), rewards.var(dim=1, correction=0))
+
+
+def test_controls_carry_no_information_about_the_policys_reward():
+    keys = RowKeys.grid(0, 0, 50, 8)
+    rewards = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
+    assert (SIMULATOR_REWARDS["zero"](rewards, keys) == 0).all()
+    noise = SIMULATOR_REWARDS["random"](rewards, keys)
+    assert abs(np.corrcoef(noise.ravel(), rewards.ravel())[0, 1]) < 0.15 and noise.std() > 0.2
+
+
+def test_a_coin_flip_at_the_end_is_unexplained_variance():
+    rng = np.random.default_rng(0)
+    acts = [[a] * 4 for a in rng.choice(["x", "y"], size=400)]
+    honest = [float(a[0] == "x") for a in acts]
+    coin = rng.integers(0, 2, size=400).astype(float)
+    told, fake = variance_split(honest, acts), variance_split(coin, acts)
+    assert told["simulator/unexplained_variance"] == 0 and told["simulator/variance"] == pytest.approx(0.25, abs=0.01)
+    assert fake["simulator/unexplained_variance"] == pytest.approx(fake["simulator/variance"], abs=0.01)
+    assert variance_split([0.0, 1.0], [["x"], ["y"]])["simulator/unexplained_variance"] is None
+
+
+def test_the_pool_keeps_the_newest_snapshots_in_order_and_the_current_weights_last(library):
+    cast = make_cast(library, pool_size=3, cadence=2)
+    rollouts = play(library, cast)
+    states = {}
+    for step in range(1, 9):
+        cast.learn(step, rollouts, KEYS)
+        states[step] = cast.learner.model.adapter_state()
+    assert len(cast.pool) == 3 and cast.pool[-1] is cast.learner.model
+    for snapshot, step in zip(cast.snapshots, (6, 8), strict=True):
+        assert all(torch.equal(t, states[step][name]) for name, t in snapshot.adapter_state().items())
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "newest"])
+def test_entries_are_drawn_for_each_group_with_the_stated_odds(library, sampling):
+    cast = make_cast(library, pool_size=4, cadence=1, pool_sampling=sampling)
+    cast.snapshots = [cast.learner.model] * 3
+    keys = RowKeys.grid(0, 1, 4000, 2)
+    entries = cast.entries(keys)
+    assert (entries[::2] == entries[1::2]).all()
+    expected = {"uniform": [0.25] * 4, "newest": np.array([1, 2, 4, 8]) / 15}[sampling]
+    counts = np.bincount(entries[::2], minlength=4)
+    assert chisquare(counts, np.array(expected) * 4000).pvalue > 1e-3
+
+
+def test_importance_ratio_is_phi_now_over_the_snapshot_that_spoke(library):
+    cast = make_cast(library, pool_size=2, cadence=1, learning_rate=5e-3)
+    cast.learn(1, play(library, cast), KEYS)  # snapshot 0
+    cast.learn(2, play(library, cast), KEYS)  # the current weights move on; snapshot replaced
+    cast.learner.update([r.simulator_transcript for r in play(library, cast)], torch.randn(16))
+    keys = RowKeys.grid(0, 3, 4, 4)
+    rollouts, entries = play(library, cast, keys), cast.entries(keys)
+    assert set(entries) == {0, 1}
+    batch = collate([r.simulator_transcript for r in rollouts], pad=0)
+    with torch.no_grad():
+        now, _ = cast.learner.model.token_logprobs(batch)
+        spoke = torch.stack([model.token_logprobs(batch)[0] for model in cast.pool])
+    expected = spoke[torch.from_numpy(entries)[batch.row], torch.arange(len(batch.row))]
+    torch.testing.assert_close(batch.sampled_logprobs, expected, atol=1e-5, rtol=0)
+    ratio = (now - batch.sampled_logprobs).exp()
+    stale = torch.from_numpy(entries)[batch.row] == 0
+    torch.testing.assert_close(ratio[~stale], torch.ones_like(ratio[~stale]), atol=1e-4, rtol=0)
+    assert (ratio[stale] - 1).abs().max() > 1e-3
+    assert cast.learn(4, rollouts, keys)["simulator/ratio_mean"] == pytest.approx(ratio.mean().item(), abs=1e-5)
+
+
+def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(library):
+    for r in play(library, make_cast(library)):
+        policy, simulator = r.policy, r.simulator_transcript
+        words = library.seat_model("qwen3-tiny").tokenizer.convert_ids_to_tokens
+        spoken = {
+            "policy": [w for w, g in zip(words(policy.ids), policy.generated, strict=True) if g],
+            "simulator": [w for w, g in zip(words(simulator.ids), simulator.generated, strict=True) if g],
+        }
+        assert spoken == {"policy": r.acts, "simulator": [*r.replies, r.outcome]}
+        assert not set(spoken["policy"]) & set(spoken["simulator"])
+
+
+def test_the_zero_reward_control_stays_where_it_started(library):
+    cast = make_cast(library, reward="zero", pool_size=1)
+    rollouts = play(library, cast)
+    for step in range(3):
+        metrics = cast.learn(step, rollouts, KEYS)
+    assert metrics["simulator/kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_resumed_population_equals_one_that_never_stopped(tmp_path):
+    config = method_config("population", **SMALL, simulator={"sharpness": 2.0, "cadence": 1, "pool_size": 3})
+    whole = train(config, tmp_path / "whole")
+
+    def die(step, steps, metrics):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "cut", on_step=die)
+    resumed = train(config, tmp_path / "cut")
+    assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()

@@ -1,0 +1,86 @@
+"""Experiments, their tables, and the figures and summaries drawn from them."""
+
+import pandas as pd
+import pytest
+
+from scope_lite import experiments
+from scope_lite.errors import ScopeError
+from scope_lite.figures import gallery
+from scope_lite.notebook import difference, fall_from_peak, members_of, read_dialogue, result_table, run_summaries
+from scope_lite.runs import load_rollouts
+from scope_lite.worlds import get_world
+
+TINY = dict(steps=2, groups=2, group_size=4, eval_every=1, eval_dialogues=2, final_dialogues=4)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def table(root):
+    return experiments.live_table("methods", seeds=2, root=root, workers=1, **TINY)
+
+
+def test_a_table_has_a_row_for_every_run_and_evaluation(table):
+    assert set(table["variant"]) == {"base", "single", "persona", "verbalized", "ensemble", "unsharpened"}
+    counts = table.groupby(["variant", "seed"]).size().unstack()
+    assert (counts.loc["base"] == 1).all() and (counts.drop("base") == 3).all(axis=None)
+
+
+def test_every_experiment_names_valid_runs_and_shares_what_it_can():
+    for name in experiments.EXPERIMENTS:
+        configs = [c for _, c in experiments.runs_of(name, seeds=2)]
+        assert len({c.fingerprint() for c in configs}) == len(configs)
+    single = {c.fingerprint() for v, c in experiments.runs_of("methods", 1) if v == "single"}
+    assert single < {c.fingerprint() for _, c in experiments.runs_of("single_by_simulator", 1)}
+
+
+def test_summaries_and_contrasts_cover_every_run(table):
+    summaries = run_summaries(table)
+    assert len(summaries) == 3 * 12
+    assert difference(summaries, "single", "base", "panel/real/reward").n == 2
+    assert fall_from_peak(summaries, "single", "panel_mean").mean <= 0
+    shown = result_table(summaries, [f"panel/{m}/reward" for m in members_of(table)])
+    assert shown.shape == (18, len(members_of(table)))
+
+
+def test_every_figure_of_the_gallery_is_drawn_from_shipped_tables(table, tmp_path):
+    table.to_csv(tmp_path / "methods.csv", index=False)
+    single = table[table["variant"] == "single"].assign(variant="sim-a")
+    single.to_csv(tmp_path / "single_by_simulator.csv", index=False)
+    written = gallery.build(None, tmp_path, tmp_path / "figures")
+    assert len(written) == 2 * len(gallery.GALLERY)
+    first = {p.name: p.read_bytes() for p in written}
+    assert {p.name: p.read_bytes() for p in gallery.build(None, tmp_path, tmp_path / "figures")} == first
+    page = (tmp_path / "figures/README.md").read_text()
+    assert all(f"{entry.name}.png" in page for entry in gallery.GALLERY)
+
+
+def test_a_figure_without_its_table_says_which_command_makes_it(tmp_path):
+    with pytest.raises(ScopeError, match="scope-lite results build methods"):
+        gallery.build(["4"], tmp_path, tmp_path)
+    with pytest.raises(ScopeError, match="no figure '99'"):
+        gallery.build(["99"], tmp_path, tmp_path)
+    with pytest.raises(ScopeError, match="scope-lite results build vs_k"):
+        experiments.frozen_table("vs_k", tmp_path)
+
+
+def test_a_built_table_is_read_back_and_says_where_it_comes_from(root, tmp_path, monkeypatch):
+    monkeypatch.setitem(experiments.EXPERIMENTS, "small", lambda: [("base", {"method": "base", "final_dialogues": 4})])
+    path = experiments.build("small", seeds=1, root=root, results=tmp_path, workers=1)
+    assert len(pd.read_csv(path)) == 1
+    assert experiments.frozen_table("small", tmp_path)["variant"].tolist() == ["base"]
+    assert '"packages"' in path.with_suffix(".json").read_text()
+
+
+def test_an_unknown_experiment_is_told_with_the_nearest():
+    with pytest.raises(ScopeError, match="did you mean 'methods'"):
+        experiments.runs_of("method", 1)
+
+
+def test_a_kept_dialogue_reads_as_sentences(root, table):
+    folder = root / table["run"].iloc[-1]
+    text = read_dialogue(get_world("persuasion"), load_rollouts([folder]).iloc[0].to_dict())
+    assert text.count("**agent**") == 4 and "I donate" in text

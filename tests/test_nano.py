@@ -1,0 +1,79 @@
+"""The shipped models: small, ordinary, close to the exact users; and the build that makes them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from scope_lite import nano
+from scope_lite.errors import ScopeError
+from scope_lite.paths import NANO_MODELS
+from scope_lite.simulators import read_panel
+from scope_lite.worlds import get_world
+
+WORLD = get_world("persuasion")
+SHIPPED = sorted(p.parent for p in NANO_MODELS.glob("*/*/model.safetensors"))
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_a_shipped_model_is_small_ordinary_and_close_to_its_users(folder):
+    assert (folder / "model.safetensors").stat().st_size < 1_000_000
+    world = get_world(folder.parent.name)
+    populations = {m.model: m.population for m in read_panel(world.name) if m.model}
+    prior = world.prior_vector(populations.get(folder.name, dict(world.spec.prior)))
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    render = nano.Renderer(world, tokenizer)
+    assert nano.user_kl(model.eval(), world, prior, render, n=500) < 0.02
+
+
+def test_the_three_families_are_shipped():
+    assert {p.name for p in SHIPPED if p.parent.name == "persuasion"} >= set(nano.FAMILIES)
+
+
+def test_the_panel_has_every_kind_of_member():
+    members = read_panel("persuasion")
+    assert {m.kind for m in members} == {"collapsed", "broad", "outside", "scripted"}
+    modes = {max(m.population, key=m.population.get) for m in members if m.kind == "collapsed"}
+    assert modes == set(WORLD.spec.prior)
+    outside = next(m for m in members if m.kind == "outside")
+    assert sum(share for z, share in outside.population.items() if z not in WORLD.spec.prior) >= 0.5
+
+
+def test_the_manifest_names_every_file_by_its_content():
+    for folder in {p.parent for p in SHIPPED}:
+        before = (folder / "manifest.json").read_text()
+        manifest = json.loads(before)
+        files = {**manifest["panel"], **{k: v for family in manifest["families"].values() for k, v in family.items()}}
+        on_disk = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {"manifest.json"}
+        assert set(files) == on_disk
+        nano.write_manifest(folder, read_panel(folder.name))
+        assert (folder / "manifest.json").read_text() == before
+
+
+def test_taught_distributions_are_those_of_the_exact_users():
+    rng = np.random.default_rng(0)
+    dialogues = nano.sample_dialogues(WORLD, WORLD.prior, 50, rng)
+    np.testing.assert_allclose(dialogues.reply_probs.sum(-1), 1, atol=1e-9)
+    batch = nano.Renderer(WORLD, nano.build_tokenizer(WORLD)).user(dialogues, "user")
+    taught = batch.targets[batch.taught].view(50, WORLD.horizon + 1, -1)
+    torch.testing.assert_close(taught.sum(-1), torch.ones(50, WORLD.horizon + 1))
+    words = nano.build_tokenizer(WORLD).convert_tokens_to_ids(list(WORLD.spec.user_acts))
+    np.testing.assert_allclose(taught[:, :-1, words].numpy(), dialogues.reply_probs, atol=1e-6)
+
+
+def test_building_twice_gives_the_same_weights_and_keeps_what_is_there(tmp_path):
+    for out in ("a", "b"):
+        nano.build("persuasion", ["qwen3-tiny"], tmp_path / out, base_steps=2, member_steps=1, report=lambda line: None)
+    a, b = (load_file(tmp_path / out / "persuasion/sim-b/model.safetensors") for out in ("a", "b"))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    before = (tmp_path / "a/persuasion/sim-b/model.safetensors").stat().st_mtime_ns
+    nano.build("persuasion", ["qwen3-tiny"], tmp_path / "a", base_steps=2, member_steps=1, report=pytest.fail)
+    assert (tmp_path / "a/persuasion/sim-b/model.safetensors").stat().st_mtime_ns == before
+
+
+def test_an_unknown_family_is_named_in_one_line(tmp_path):
+    with pytest.raises(ScopeError, match="unknown model 'gpt-7'"):
+        nano.build("persuasion", ["gpt-7"], tmp_path)
