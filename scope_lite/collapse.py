@@ -13,12 +13,21 @@ import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 from scipy import stats as scipy_stats
 
 from scope_lite.errors import ScopeError
+from scope_lite.verbalized import ParseAccount, VerbalizedParseError, read_outputs
+
+if TYPE_CHECKING:
+    from scope_lite.engines.reply_cache import Reply
+
+OPENING_WORDS = 3
+"""Two replies open alike if their first three words agree: a coarser "same" that 16 replies can resolve."""
 
 
 def epsilon(probs: Float[np.ndarray, "*batch replies"]) -> Float[np.ndarray, "*batch"]:
@@ -74,9 +83,7 @@ class Interval:
     """independent units behind it"""
 
 
-def clustered_interval(
-    values: Sequence[float], confidence: float = 0.95, method: str = "t", seed: int = 0
-) -> Interval:
+def clustered_interval(values: Sequence[float], confidence: float = 0.95, method: str = "t", seed: int = 0) -> Interval:
     """Interval for the mean of one value per history; histories are the independent units.
 
     Args:
@@ -122,7 +129,7 @@ class ReplyMeasures:
 
 
 def measure_replies(texts: Sequence[str], first_words: int | None = None) -> ReplyMeasures:
-    """Measure the replies at one history, "the same" being equal after :func:`normalise_reply`; NaN if there are none."""
+    """Measure the replies at one history; "the same" is equal after :func:`normalise_reply`. NaN if there are none."""
     if not texts:
         return ReplyMeasures(0, math.nan, math.nan, math.nan, math.nan)
     labels = [normalise_reply(text, first_words) for text in texts]
@@ -139,3 +146,72 @@ def _counts(labels: Sequence[Hashable]) -> list[int]:
 
 def _words(text: str) -> list[str]:
     return normalise_reply(text).split()
+
+
+def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict[str, Any]]:
+    """Rows of the reply table for replies taken as they come, one per history and reply.
+
+    ``first_token_epsilon`` is exact, 1 - the largest probability of the first token at the condition's temperature.
+    """
+    return [
+        {"condition": condition, "history": h, "reply": i, "text": reply.text, "finished": reply.finished,
+         "failure": "", "raw": reply.text, "first_token_epsilon": 1 - reply.top_probs[0]}
+        for h, drawn in enumerate(replies)
+        for i, reply in enumerate(drawn)
+    ]  # fmt: skip
+
+
+def verbalized_rows(
+    condition: str, outputs: Sequence[Sequence[Reply]], candidates: int, seed: int
+) -> tuple[list[dict[str, Any]], ParseAccount]:
+    """Rows of the reply table for verbalized outputs: one candidate drawn from each, with its stated probability.
+
+    An output that can't be read keeps its row, with no text and the reason in ``failure``: nothing stands in for it.
+    """
+    flat = [(h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)]
+    outcomes, account = read_outputs([output.text for _, _, output in flat], candidates)
+    rows = []
+    for (h, i, output), outcome in zip(flat, outcomes, strict=True):
+        row: dict[str, Any] = {"condition": condition, "history": h, "reply": i, "text": None, "failure": ""}
+        if isinstance(outcome, VerbalizedParseError):
+            row["failure"] = outcome.reason
+        else:
+            row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random())
+        rows.append(row | {"finished": output.finished, "raw": output.text})
+    return rows, account
+
+
+def by_history(table: pd.DataFrame) -> pd.DataFrame:
+    """Measures per condition and history.
+
+    Columns: condition, history, outputs, replies (those that could be read), same_reply and same_opening (shares of
+    the most common one), opening_entropy (Miller-Madow, nats), distinct_2, first_token_epsilon. Shares are NaN where
+    fewer than half of the outputs could be read: the mode share of a few survivors is high by arithmetic alone.
+    """
+    rows = []
+    for (condition, history), part in table.groupby(["condition", "history"], sort=False):
+        texts = [text for text in part["text"] if isinstance(text, str)]
+        enough = texts if 2 * len(texts) >= len(part) else []
+        whole, opening = measure_replies(enough), measure_replies(enough, OPENING_WORDS)
+        rows.append({"condition": condition, "history": history, "outputs": len(part), "replies": len(texts),
+                     "same_reply": whole.mode_share, "same_opening": opening.mode_share,
+                     "opening_entropy": opening.entropy, "distinct_2": whole.distinct_2,
+                     "first_token_epsilon": part["first_token_epsilon"].mean()})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def summarise(measures: pd.DataFrame) -> pd.DataFrame:
+    """One row per condition from :func:`by_history`: means with 95 % t-intervals over histories, and the failure rate.
+
+    Columns: condition, failure_rate, and for same_reply and same_opening the mean, low, high and number of histories.
+    """
+    rows = []
+    for condition, part in measures.groupby("condition", sort=False):
+        row: dict[str, Any] = {"condition": condition}
+        row["failure_rate"] = 1 - part["replies"].sum() / part["outputs"].sum()
+        for name in ("same_reply", "same_opening"):
+            interval = clustered_interval(part[name].tolist())
+            row |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            row["histories"] = interval.clusters
+        rows.append(row)
+    return pd.DataFrame(rows)

@@ -103,7 +103,7 @@ class ParseAccount:
         self.single += len(outcome.texts) == 1
 
 
-def grammar(candidates: int = 5, characters: int = 70) -> str:
+def grammar(candidates: int = 5, characters: int = 60) -> str:
     """EBNF grammar of a list of ``candidates`` replies of at most ``characters`` + 1 characters each."""
     return Template(GRAMMAR).substitute(more=candidates - 1, characters=characters)
 

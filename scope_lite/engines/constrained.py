@@ -28,9 +28,7 @@ def compile_grammar(grammar: str, loaded: LoadedModel, stop_ids: frozenset[int])
     except ImportError as error:
         raise ScopeError(f"constrained decoding needs xgrammar: run `{XGRAMMAR_INSTALL}`") from error
     width = loaded.model.get_output_embeddings().weight.shape[0]
-    info = xgrammar.TokenizerInfo.from_huggingface(
-        loaded.tokenizer, vocab_size=width, stop_token_ids=sorted(stop_ids)
-    )
+    info = xgrammar.TokenizerInfo.from_huggingface(loaded.tokenizer, vocab_size=width, stop_token_ids=sorted(stop_ids))
     try:
         return xgrammar.GrammarCompiler(info, max_threads=1).compile_grammar(grammar)
     except RuntimeError as error:

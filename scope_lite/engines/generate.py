@@ -64,8 +64,10 @@ class TextSampler:
     def __init__(self, loaded: LoadedModel, cache: ReplyCache | None = None, rows: int = 64) -> None:
         """``rows`` is the most replies decoded at once; it changes speed and memory, never what is sampled."""
         if has_sliding_window(loaded.model):
-            raise ScopeError(f"{loaded.name} forgets old tokens (sliding-window or linear attention): "
-                             "choose a model with full attention")
+            raise ScopeError(
+                f"{loaded.name} forgets old tokens (sliding-window or linear attention): "
+                "choose a model with full attention"
+            )
         self.loaded, self.cache, self.rows = loaded, cache, rows
         self.stop_ids = stop_token_ids(loaded)
 
@@ -116,8 +118,10 @@ class TextSampler:
         )
         limit = getattr(self.loaded.model.config, "max_position_embeddings", None)
         if limit and len(ids) + room > limit:
-            raise ScopeError(f"a history of {len(ids)} tokens and {room} new ones exceed the {limit} tokens of "
-                             f"{self.loaded.name}: shorten the history or max_new_tokens")
+            raise ScopeError(
+                f"a history of {len(ids)} tokens and {room} new ones exceed the {limit} tokens of "
+                f"{self.loaded.name}: shorten the history or max_new_tokens"
+            )
         return list(ids)
 
     def _key(self, prompt: list[int], config: SamplingConfig) -> str:
@@ -141,7 +145,9 @@ class TextSampler:
                     replies.extend(rows[group * len(numbers) : (group + 1) * len(numbers)])
         return result
 
-    def _decode_rows(self, shared: SharedPrefix, logits: Tensor, uniforms: Tensor, config: SamplingConfig) -> list[Reply]:
+    def _decode_rows(
+        self, shared: SharedPrefix, logits: Tensor, uniforms: Tensor, config: SamplingConfig
+    ) -> list[Reply]:
         """Advance all rows token by token; rows that are done leave the batch."""
         constraint = None
         if config.grammar is not None:
@@ -257,9 +263,7 @@ def _rows_to_keep(finished: list[bool], groups: int) -> Int[Tensor, "groups kept
     return order[:, : int((~done).sum(-1).max())]
 
 
-def _batches(
-    todo: dict[str, list[int]], done: dict[str, list[Reply]], replies: int, rows: int
-) -> list[list[str]]:
+def _batches(todo: dict[str, list[int]], done: dict[str, list[Reply]], replies: int, rows: int) -> list[list[str]]:
     """Keys to decode together: the same number of replies missing, similar lengths, at most ``rows`` rows."""
     batches: list[list[str]] = []
     for key in sorted(todo, key=lambda key: (len(done[key]), len(todo[key]))):

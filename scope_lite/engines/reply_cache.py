@@ -12,6 +12,7 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from scope_lite.errors import ScopeError
 
@@ -71,13 +72,16 @@ class ReplyCache:
         except OSError as error:
             if scratch:
                 Path(scratch).unlink(missing_ok=True)
-            raise ScopeError(f"could not write the reply cache in {self.folder}: {error}; free some space or set "
-                             "SCOPE_LITE_CACHE to another folder") from error
+            raise ScopeError(
+                f"could not write the reply cache in {self.folder}: {error}; free some space or set "
+                "SCOPE_LITE_CACHE to another folder"
+            ) from error
 
 
 def _digest(key: str, body: object) -> str:
     return hashlib.sha256((key + json.dumps(body, sort_keys=True)).encode()).hexdigest()
 
 
-def _reply(fields: dict) -> Reply:
-    return Reply(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+def _reply(fields: dict[str, Any]) -> Reply:
+    made: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return Reply(**made)

@@ -1,9 +1,10 @@
-"""The Verbalized Sampling block: one request for several replies with their probabilities, as JSON (Section 3 of the paper)."""
+"""The Verbalized Sampling block: one request for several replies with probabilities, as JSON (paper, Section 3)."""
 
 BLOCK = """\
 [Do not answer with one message. Write $candidates different messages that the customer could send next, each with the \
-probability that a real customer would send it. The probabilities add up to 1. Answer with a JSON list and nothing else:
-[{"text": "first message", "probability": 0.4}, {"text": "second message", "probability": 0.2}, ...]]"""
+probability that a real customer would send it. The probabilities add up to 1. Answer with a JSON list of $candidates \
+objects and nothing else: [{"text": ..., "probability": ...}, ...]]"""
+"""No example texts: a small model copies them ("First message") instead of writing a customer's words."""
 
 GRAMMAR = r"""
 root ::= "[" item (", " item){$more} "]"

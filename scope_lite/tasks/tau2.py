@@ -36,11 +36,11 @@ class Scenario:
     persona: str = ""
 
     def as_text(self) -> str:
-        """The scenario as labelled lines for a prompt; what the benchmark leaves empty (often a lone ".") is left out."""
+        """The scenario as labelled lines for a prompt; what the benchmark leaves empty (or a lone ".") is left out."""
+        shop = "store" if self.domain == "retail" else "airline"
         lines = [
             ("Persona", self.persona),
-            ("Why you contact the store" if self.domain == "retail" else "Why you contact the airline",
-             self.reason_for_call),
+            (f"Why you contact the {shop}", self.reason_for_call),
             ("What you know", self.known_info),
             ("What you do not know", self.unknown_info),
             ("How you behave", self.task_instructions),
@@ -48,7 +48,9 @@ class Scenario:
         return "\n".join(f"{label}: {text}" for label, text in lines if text.strip(" ."))
 
 
-def load_scenarios(domain: str = "retail", split: str = "train", tasks_path: Path | None = None) -> tuple[Scenario, ...]:
+def load_scenarios(
+    domain: str = "retail", split: str = "train", tasks_path: Path | None = None
+) -> tuple[Scenario, ...]:
     """Load the scenarios of one domain and split, in the benchmark's order.
 
     Args:
@@ -70,8 +72,10 @@ def load_scenarios(domain: str = "retail", split: str = "train", tasks_path: Pat
         scenarios = {str(task["id"]): _scenario(task, domain, split) for task in tasks}
         return tuple(scenarios[str(task_id)] for task_id in splits[split])
     except (KeyError, TypeError, AttributeError) as error:
-        raise ScopeError(f"the files in {folder} are not tau2-bench tasks with a {split} split "
-                         f"({type(error).__name__}: {error}): reinstall with `{INSTALL}`") from error
+        raise ScopeError(
+            f"the files in {folder} are not tau2-bench tasks with a {split} split "
+            f"({type(error).__name__}: {error}): reinstall with `{INSTALL}`"
+        ) from error
 
 
 def installed_domains() -> Path:

@@ -1,0 +1,146 @@
+"""Figures about real text: replies side by side, and how often they are the same. Tables in, figures out."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scope_lite.figures.style import METHOD_COLOURS
+
+_COLOURS = {"direct": METHOD_COLOURS["single"], "VS": METHOD_COLOURS["verbalized"]}
+_FAILURES = {
+    "": ("read", "#0072B2"),
+    "no_list": ("no list", "#D55E00"),
+    "bad_json": ("invalid JSON", "#E69F00"),
+    "wrong_count": ("wrong number", "#CC79A7"),
+    "bad_item": ("wrong fields", "#7f7f7f"),
+    "bad_text": ("empty text", "#bbbbbb"),
+    "bad_probability": ("bad probability", "#56B4E9"),
+    "zero_mass": ("all zero", "#000000"),
+}
+
+
+def colour_of(condition: str) -> str:
+    """A condition's colour: direct sampling or Verbalized Sampling."""
+    return _COLOURS.get(condition.split(",")[0].split(" ")[0], METHOD_COLOURS["base"])
+
+
+def replies_side_by_side(table: pd.DataFrame, history: int, title: str, rows: int = 8, width: int = 46) -> Figure:
+    """The first replies at one history, one column per condition, word for word.
+
+    Columns: condition, history, reply, text (missing if the output could not be read), failure, raw.
+    """
+    part = table[(table["history"] == history) & (table["reply"] < rows)]
+    conditions = list(dict.fromkeys(part["condition"]))
+    cells = {name: [_cell(row, width) for row in part[part["condition"] == name].itertuples()] for name in conditions}
+    heights = [
+        1 + max(cells[name][i][0].count("\n") + 1 for name in conditions) for i in range(len(cells[conditions[0]]))
+    ]
+    total = sum(heights)
+    head = textwrap.wrap(title, 118)
+    fig, axes = plt.subplots(
+        1, len(conditions), figsize=(2.55 * len(conditions), 0.135 * (total + 1.5 * len(head)) + 0.3), squeeze=False
+    )
+    for ax, name in zip(axes[0], conditions, strict=True):
+        _draw_column(ax, name, cells[name], heights)
+    fig.suptitle("\n".join(head), fontsize=9, x=0.01, ha="left", parse_math=False)
+    return fig
+
+
+def _cell(row: Any, width: int, lines: int = 5) -> tuple[str, bool]:
+    """A reply wrapped to the column (cut after ``lines`` lines), and whether it could be read."""
+    failure = row.failure or ""
+    if failure:
+        label = f"[could not be read: {_FAILURES[failure][0]}] "
+        return "\n".join(_wrap(label + str(row.raw), width, 2)), False
+    return "\n".join(_wrap(str(row.text), width, lines)), True
+
+
+def _wrap(text: str, width: int, lines: int) -> list[str]:
+    # The figure's font has no emoji or Asian scripts; a box says that something stood there.
+    shown = "".join(char if ord(char) < 0x2500 else "□" for char in " ".join(text.split()))
+    wrapped = textwrap.wrap(shown, width) or ["(nothing)"]
+    return wrapped if len(wrapped) <= lines else [*wrapped[: lines - 1], wrapped[lines - 1][: width - 2] + " …"]
+
+
+def _draw_column(ax: Axes, name: str, cells: list[tuple[str, bool]], heights: list[int]) -> None:
+    total = sum(heights)
+    ax.set(xlim=(0, 1), ylim=(total, 0), xticks=[], yticks=[])
+    ax.grid(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_visible(False)
+    ax.set_title(name, loc="left", color=colour_of(name), fontweight="bold")
+    top = 0
+    for (text, readable), height in zip(cells, heights, strict=True):
+        colour = "black" if readable else "#888888"
+        style = "normal" if readable else "italic"
+        ax.axhline(top, color="#cccccc", linewidth=0.6)
+        ax.text(0.01, top + 0.4, text, va="top", fontsize=7, color=colour, style=style, parse_math=False)
+        top += height
+
+
+def mode_shares(measures: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
+    """Share of the most common reply, whole and by its opening, with every history visible.
+
+    Columns of ``measures``: condition, history, same_reply, same_opening, replies. Of ``summary``: condition, and mean,
+    ``_low`` and ``_high`` of both shares. The dashed line is the floor 1/n that n different replies reach.
+    """
+    panels = {"same_reply": "the same whole reply", "same_opening": "the same first three words"}
+    fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.0), sharey=True)
+    names = list(summary["condition"])
+    floor = 1 / measures["outputs"].max()
+    for ax, (column, label) in zip(axes, panels.items(), strict=True):
+        for place, name in enumerate(names):
+            _draw_shares(ax, place, measures[measures["condition"] == name][column], summary.iloc[place], column, floor)
+        ax.axvline(floor, color="black", linestyle="--", linewidth=0.8)
+        ax.set(xlim=(0, 1), title=label, xlabel="share of the most common (1 = fully collapsed)")
+        ax.grid(axis="y", visible=False)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].set_ylim(len(names) - 0.4, -0.7)
+    axes[0].annotate("floor 1/n", (floor, len(names) - 0.45), (4, 2), textcoords="offset points", fontsize=7)
+    fig.suptitle(title, fontsize=9, parse_math=False)
+    return fig
+
+
+def _draw_shares(ax: Axes, place: int, values: pd.Series, summary: pd.Series, column: str, floor: float) -> None:
+    seen = values.dropna().to_numpy()
+    if not len(seen):
+        ax.text(
+            0.12, place, "too few outputs could be read", fontsize=7.5, style="italic", color="#555555", va="center"
+        )
+        return
+    colour = colour_of(str(summary["condition"]))
+    # Above the mean's row and spread, so that equal values stay countable.
+    spread = np.linspace(-0.38, -0.18, len(seen)) if len(seen) > 1 else np.array([-0.28])
+    ax.scatter(seen, place + spread, s=14, color=colour, alpha=0.6, linewidths=0)
+    low, high = max(floor, summary[f"{column}_low"]), min(1.0, summary[f"{column}_high"])
+    ax.plot([low, high], [place, place], color=colour, linewidth=2)
+    ax.scatter([summary[column]], [place], s=42, color=colour, edgecolors="white", zorder=3)
+
+
+def parse_outcomes(table: pd.DataFrame, title: str) -> Figure:
+    """What became of the verbalized outputs: the share that could be read, and why the others could not.
+
+    Columns: condition (those starting with "VS" are shown), failure ("" if the output could be read).
+    """
+    shown = table[table["condition"].str.startswith("VS")]
+    names = list(dict.fromkeys(shown["condition"]))
+    fig, ax = plt.subplots(figsize=(7.6, 0.9 + 0.5 * len(names)))
+    left = np.zeros(len(names))
+    for reason, (label, colour) in _FAILURES.items():
+        shares = np.array([(shown.loc[shown["condition"] == name, "failure"] == reason).mean() for name in names])
+        if shares.any():
+            ax.barh(names, shares, left=left, color=colour, label=label, height=0.6)
+            left += shares
+    ax.set(xlim=(0, 1), xlabel="share of outputs")
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.set_title(title, loc="left")
+    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return fig

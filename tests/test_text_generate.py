@@ -1,0 +1,288 @@
+"""Sampling from a tiny random model: the shared-prefix path against plain decoding, random streams, and the cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from scope_lite import verbalized
+from scope_lite.engines import generate
+from scope_lite.engines.generate import SamplingConfig, TextSampler, reply_uniforms
+from scope_lite.engines.pretrained import LoadedModel
+from scope_lite.engines.reply_cache import Reply, ReplyCache
+from scope_lite.errors import ScopeError
+
+TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
+CHATS = [
+    [{"role": "user", "content": "hi"}],
+    [{"role": "system", "content": "you are a customer"}, {"role": "user", "content": "how can I help?"}],
+    [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "name?"}],
+]
+CONFIG = SamplingConfig(max_new_tokens=12, seed=5)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte, and three specials."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def tiny(kind: str = "qwen3", **changes: object) -> LoadedModel:
+    tokenizer = byte_tokenizer()
+    shape = dict(vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                 num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=256,
+                 eos_token_id=2, bos_token_id=1, pad_token_id=0, initializer_range=0.3) | changes  # fmt: skip
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(**shape)) if kind == "qwen3" else LlamaForCausalLM(LlamaConfig(**shape))
+    with torch.no_grad():
+        model.lm_head.weight[2] *= 1.5  # so that some replies end early
+    return LoadedModel(model.eval(), tokenizer, f"tiny-{kind}", f"{kind} {sorted(changes.items())}")
+
+
+@pytest.fixture(scope="module", params=["qwen3", "llama"])
+def loaded(request: pytest.FixtureRequest) -> LoadedModel:
+    return tiny(request.param)
+
+
+@torch.inference_mode()
+def plainly(
+    loaded: LoadedModel, prompt: list[int], config: SamplingConfig, number: int
+) -> tuple[list[int], list[float]]:
+    """One reply without cache, batch or shared prefix: the whole text is read again for every token."""
+    ids, logprobs = list(prompt), []
+    for uniform in reply_uniforms(config, prompt, number):
+        logits = loaded.model(torch.tensor([ids])).logits[0, -1].double() / config.temperature
+        probs = logits.softmax(-1)
+        token = int((probs.cumsum(-1) <= uniform).sum())
+        ids.append(token)
+        logprobs.append(float(probs[token].log()))
+        if token == 2:
+            break
+    return ids[len(prompt) :], logprobs
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_shared_prefix_batches_give_the_samples_of_plain_one_by_one_decoding(
+    loaded: LoadedModel, temperature: float
+) -> None:
+    config = dataclasses.replace(CONFIG, temperature=temperature)
+    sampler = TextSampler(loaded)
+    lengths = set()
+    for chat, replies in zip(CHATS, sampler.sample(CHATS, 6, config), strict=True):
+        prompt = sampler.prompt_ids(chat, 0)
+        for number, reply in enumerate(replies):
+            ids, logprobs = plainly(loaded, prompt, config, number)
+            assert list(reply.token_ids) == ids
+            assert reply.logprobs == pytest.approx(logprobs, abs=1e-4)
+            assert reply.finished == (ids[-1] == 2)
+            lengths.add((len(ids), reply.finished))
+    assert any(done for _, done in lengths) and any(not done for _, done in lengths), "the case must hold both kinds"
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 64])
+def test_the_batch_size_changes_nothing_that_is_sampled(loaded: LoadedModel, rows: int) -> None:
+    expected = [[r.token_ids for r in g] for g in TextSampler(loaded).sample(CHATS, 5, CONFIG)]
+    assert [[r.token_ids for r in g] for g in TextSampler(loaded, rows=rows).sample(CHATS, 5, CONFIG)] == expected
+
+
+def test_replies_of_one_history_differ_and_another_seed_gives_others(loaded: LoadedModel) -> None:
+    first = TextSampler(loaded).sample(CHATS[:1], 8, CONFIG)[0]
+    assert len({reply.token_ids for reply in first}) > 1
+    other = TextSampler(loaded).sample(CHATS[:1], 8, dataclasses.replace(CONFIG, seed=6))[0]
+    assert [r.token_ids for r in first] != [r.token_ids for r in other]
+
+
+def test_the_model_keeps_its_attention_after_sampling(loaded: LoadedModel) -> None:
+    before = loaded.model.config._attn_implementation
+    TextSampler(loaded).sample(CHATS[:1], 1, CONFIG)
+    assert loaded.model.config._attn_implementation == before
+
+
+def test_recorded_statistics_are_those_of_the_sampled_distribution(loaded: LoadedModel) -> None:
+    sampler = TextSampler(loaded)
+    reply = sampler.sample(CHATS[:1], 1, CONFIG)[0][0]
+    with torch.inference_mode():
+        logits = loaded.model(torch.tensor([sampler.prompt_ids(CHATS[0], 0)])).logits[0, -1].double()
+    probs = logits.softmax(-1)
+    assert reply.top_probs[0] == pytest.approx(float(probs.max()), abs=1e-5)
+    assert reply.entropies[0] == pytest.approx(float(-(probs * probs.log()).sum()), abs=1e-4)
+
+
+# -- drawing one token ---------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(2, 700), st.floats(0, 1, exclude_max=True), st.integers(0, 10**6))
+def test_a_draw_is_the_inverse_of_the_cumulative_distribution_and_never_a_forbidden_token(
+    vocab: int, uniform: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(1, vocab, generator=generator) * 4
+    scores[torch.rand(1, vocab, generator=generator) < 0.7] = -torch.inf
+    scores[0, seed % vocab] = 0.0
+    tokens, numbers = generate.draw(scores, torch.tensor([uniform], dtype=torch.float64))
+    token = int(tokens[0])
+    assert torch.isfinite(scores[0, token]) and torch.isfinite(numbers).all()
+    cumulative = scores[0].double().softmax(-1).cumsum(-1)
+    assert cumulative[token] >= uniform - 1e-6
+    assert token == 0 or cumulative[token - 1] <= uniform + 1e-6
+
+
+def test_draws_have_the_right_frequencies() -> None:
+    probs = torch.tensor([0.5, 0.0, 0.3, 0.2])
+    uniforms = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
+    tokens, _ = generate.draw(probs.log().repeat(1000, 1), uniforms)
+    assert torch.bincount(tokens, minlength=4).tolist() == [500, 0, 300, 200]
+
+
+def test_a_longer_reply_continues_the_same_random_stream() -> None:
+    long = reply_uniforms(dataclasses.replace(CONFIG, max_new_tokens=30), [1, 2], 3)
+    np.testing.assert_array_equal(long[:12], reply_uniforms(CONFIG, [1, 2], 3))
+    assert not np.array_equal(long[:12], reply_uniforms(CONFIG, [1, 2], 4))
+
+
+# -- grammar -------------------------------------------------------------------------------------------------
+
+
+def test_a_grammar_makes_even_a_random_model_write_a_readable_list() -> None:
+    pytest.importorskip("xgrammar")
+    config = SamplingConfig(max_new_tokens=150, grammar=verbalized.grammar(3, characters=5))
+    outputs = [reply for group in TextSampler(tiny()).sample(CHATS, 4, config) for reply in group]
+    assert all(reply.finished for reply in outputs)
+    _, account = verbalized.read_outputs([reply.text for reply in outputs], 3, strict=True)
+    assert account.failures.keys() <= {"zero_mass", "bad_text"}
+    assert account.strict >= 10
+
+
+def test_a_grammar_that_does_not_parse_is_one_line() -> None:
+    pytest.importorskip("xgrammar")
+    with pytest.raises(ScopeError, match="grammar") as caught:
+        TextSampler(tiny()).sample(CHATS[:1], 1, SamplingConfig(grammar='root ::= "a'))
+    assert "\n" not in str(caught.value)
+
+
+# -- cache ---------------------------------------------------------------------------------------------------
+
+
+class Counting(TextSampler):
+    """Counts the replies that are really decoded."""
+
+    decoded = 0
+
+    def _decode(self, prompts, start, stop, config):  # type: ignore[no-untyped-def]
+        self.decoded += len(prompts) * (stop - start)
+        return super()._decode(prompts, start, stop, config)
+
+
+@pytest.fixture
+def counting(tmp_path) -> Counting:  # type: ignore[no-untyped-def]
+    return Counting(tiny(), ReplyCache(tmp_path / "replies"))
+
+
+def test_a_second_run_decodes_nothing_and_gives_equal_replies(counting: Counting) -> None:
+    first = counting.sample(CHATS, 3, CONFIG)
+    assert counting.decoded == 9
+    assert counting.sample(CHATS, 3, CONFIG) == first
+    assert counting.decoded == 9
+
+
+def test_asking_for_more_keeps_the_first_replies_and_for_fewer_decodes_nothing(counting: Counting) -> None:
+    first = counting.sample(CHATS, 2, CONFIG)
+    more = counting.sample(CHATS, 5, CONFIG)
+    assert [group[:2] for group in more] == first
+    assert counting.decoded == 15
+    assert counting.sample(CHATS, 1, CONFIG) == [group[:1] for group in first]
+    assert counting.decoded == 15
+    afresh = TextSampler(tiny()).sample(CHATS, 5, CONFIG)
+    assert [[r.token_ids for r in group] for group in more] == [[r.token_ids for r in group] for group in afresh]
+
+
+def test_equal_histories_are_decoded_once(counting: Counting) -> None:
+    groups = counting.sample([CHATS[0], CHATS[0]], 3, CONFIG)
+    assert counting.decoded == 3 and groups[0] == groups[1]
+
+
+@pytest.mark.parametrize("change", [{"temperature": 0.9}, {"seed": 1}, {"max_new_tokens": 11}])
+def test_other_settings_are_other_entries(counting: Counting, change: dict[str, float]) -> None:
+    counting.sample(CHATS[:1], 1, CONFIG)
+    counting.sample(CHATS[:1], 1, dataclasses.replace(CONFIG, **change))
+    assert counting.decoded == 2
+
+
+def test_another_model_is_another_entry(counting: Counting) -> None:
+    counting.sample(CHATS[:1], 1, CONFIG)
+    other = Counting(dataclasses.replace(tiny(), fingerprint="other weights"), counting.cache)
+    other.sample(CHATS[:1], 1, CONFIG)
+    assert other.decoded == 1
+
+
+def damaged(text: str) -> list[str]:
+    edited = json.loads(text)
+    edited["replies"][0]["text"] = "something that was never said"
+    extra = json.loads(text)
+    extra["replies"][0]["surprise"] = 1
+    return ["", text[: len(text) // 2], text[:-1], "[]", "null", '{"sha256": 1}', json.dumps(edited), json.dumps(extra)]
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_a_damaged_entry_is_computed_again(counting: Counting, case: int) -> None:
+    first = counting.sample(CHATS[:1], 2, CONFIG)
+    (entry,) = counting.cache.folder.glob("*/*.json")
+    entry.write_text(damaged(entry.read_text())[case])
+    assert counting.sample(CHATS[:1], 2, CONFIG) == first
+    assert counting.decoded == 4
+    assert counting.sample(CHATS[:1], 2, CONFIG) == first
+    assert counting.decoded == 4, "the entry was not repaired"
+
+
+def test_an_entry_under_another_name_is_not_trusted(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    cache = ReplyCache(tmp_path)
+    cache.put("aa11", [Reply("x", (1,), (0.0,), (0.0,), (1.0,), True)])
+    cache.path("bb22").parent.mkdir()
+    cache.path("aa11").rename(cache.path("bb22"))
+    assert cache.get("bb22") == []
+
+
+def test_a_cache_that_cannot_be_written_is_one_line_and_leaves_nothing_behind(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("scope_lite.engines.reply_cache.os.replace", full)
+    with pytest.raises(ScopeError, match="No space left") as caught:
+        ReplyCache(tmp_path).put("aa11", [])
+    assert "\n" not in str(caught.value)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+# -- mistakes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: SamplingConfig(temperature=0),
+        lambda: SamplingConfig(max_new_tokens=0),
+        lambda: TextSampler(tiny()).sample(CHATS, 0),
+        lambda: TextSampler(tiny()).sample(CHATS, 1, SamplingConfig(max_new_tokens=1000)),
+        lambda: TextSampler(tiny(layer_types=["full_attention", "sliding_attention"], sliding_window=8,
+                                 use_sliding_window=True)),
+    ],
+)  # fmt: skip
+def test_a_users_mistake_is_one_line(call) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ScopeError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
