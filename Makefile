@@ -68,6 +68,7 @@ figures: setup ## Run the notebook series at nano scale and write figures/
 	$(VENV)/bin/scope-lite run $(ARGS)
 
 figures-all: setup ## Remake every table and figure at full seeds (resumable; says its hours first)
+	$(VENV)/bin/scope-lite results build
 	$(VENV)/bin/scope-lite run --all $(ARGS)
 
 # One thread a process: the tests run side by side, and more threads on few cores make each other wait.

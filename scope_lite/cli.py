@@ -45,8 +45,10 @@ def group(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
 runs_app = group("Look after the runs: list, show, compare, prune.")
 nano_app = group("The nano models.")
+results_app = group("The shipped tables behind the figures.")
 app.add_typer(runs_app, name="runs")
 app.add_typer(nano_app, name="nano")
+app.add_typer(results_app, name="results")
 
 Root = Annotated[Path, typer.Option("--out", help="Folder of the run folders.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do again what is finished.")]
@@ -289,6 +291,28 @@ def prune(
         typer.echo(f"{item.path}  ({item.why}, {item.size / 1e6:.2f} MB)")
     total = sum(item.size for item in gone) / 1e6
     typer.echo(f"{'removed' if yes else 'would remove'} {len(gone)}, {total:.2f} MB" + ("" if yes else "; add --yes"))
+
+
+# -- shipped tables -------------------------------------------------------------------------------------------------
+
+
+@results_app.command("build")
+def results_build(
+    experiment: Annotated[list[str] | None, typer.Argument(help="Names of experiments; all by default.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds a variant.")] = 10,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
+    out: Root = paths.RUNS,
+    results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,
+) -> None:
+    """Train what is missing and write the tables of data/results; resumable, and says its hours first."""
+    from scope_lite import experiments
+
+    names = experiment or list(experiments.EXPERIMENTS)
+    missing = experiments.unfinished(names, seeds, out)
+    hours = experiments.hours_for(missing, out, workers)
+    typer.echo(f"{len(names)} tables, {len(missing)} runs to train: about {hours:.1f} hours")
+    for name in names:
+        typer.echo(f"wrote {experiments.build(name, seeds, out, results, workers)}")
 
 
 # -- models and machine ---------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ METHODS: dict[str, dict[str, Any]] = {
 def closest(word: str, known: list[str], what: str) -> str:
     """The one-line message for a name that is not known."""
     near = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else "."
     return f"unknown {what} {word!r}{hint} Known: {', '.join(known)}"
 
 

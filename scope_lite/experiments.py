@@ -8,7 +8,8 @@ reused); ``frozen`` reads the table that was made once with more seeds and is sh
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from scope_lite.config import RunConfig, closest, method_config
 from scope_lite.errors import ScopeError
 from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS
-from scope_lite.runs import load_metrics
+from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
 
 Source = Literal["live", "frozen"]
 Variant = tuple[str, dict[str, Any]]  # label, what differs from the method's preset
@@ -111,6 +112,19 @@ def table(experiment: str, source: Source, seeds: int, **overrides: Any) -> pd.D
     if source == "frozen":
         return frozen_table(experiment)
     return live_table(experiment, seeds, **overrides)
+
+
+def unfinished(experiments: Sequence[str], seeds: int, root: Path = RUNS) -> list[RunConfig]:
+    """The runs, each once, that these experiments still have to train."""
+    wanted = {c.fingerprint(): c for name in experiments for _, c in runs_of(name, seeds)}
+    return [c for c in wanted.values() if not is_finished(folder_path(root, c.run_name(), c.fingerprint()))]
+
+
+def hours_for(configs: Sequence[RunConfig], root: Path = RUNS, workers: int | None = None) -> float:
+    """Expected hours, from the pace of the runs in ``root``; 0.3 s a step where there are none."""
+    logs = sorted(root.glob("*/timing.jsonl"))[-20:]
+    seconds = load_timing([log.parent for log in logs])["step_seconds"].mean() if logs else 0.3
+    return float(seconds * sum(c.steps for c in configs) / (workers or os.cpu_count() or 1) / 3600)
 
 
 def build(experiment: str, seeds: int, root: Path = RUNS, results: Path = RESULTS, workers: int | None = None) -> Path:

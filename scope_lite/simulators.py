@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 from torch import Tensor
 
-from scope_lite.config import SimulatorConfig, closest
+from scope_lite.config import RunConfig, SimulatorConfig, closest
 from scope_lite.engines.hf import SeatModel, load_base
 from scope_lite.errors import ScopeError
 from scope_lite.paths import NANO_MODELS
@@ -22,7 +22,7 @@ from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.seats import ModelSeat, RoutedSeat, Seat
-from scope_lite.worlds import World
+from scope_lite.worlds import World, get_world
 
 CLOSE = "close"
 """what the user hears when the turns are over, and answers with an outcome"""
@@ -84,6 +84,20 @@ class Library:
             self._bases[name] = load_base(self.folder / name)
         model, tokenizer = self._bases[name]
         return SeatModel(model, tokenizer, choice_sets(self.world, tokenizer), sharpness)
+
+
+def check_names(config: RunConfig, folder: Path | None = None) -> None:
+    """Look up every model and simulator that a run names, before anything is written for it.
+
+    Raises:
+        ScopeError: for the first that does not exist.
+    """
+    library = Library(get_world(config.world), folder)
+    for name in config.simulator.members:
+        panel_member(library, name)
+    if not (library.folder / config.model / "config.json").exists():
+        there = sorted(p.parent.name for p in library.folder.glob("*/config.json"))
+        raise ScopeError(closest(config.model, there, "model"))
 
 
 class Cast:

@@ -19,7 +19,7 @@ from scope_lite.rng import RowKeys
 from scope_lite.rollouts import collapse_error, run_dialogues
 from scope_lite.runs import RunFolder
 from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Cast, Library
+from scope_lite.simulators import Cast, Library, check_names
 from scope_lite.worlds import get_world
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
@@ -39,6 +39,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         on_step: called after every step with (step, steps, metrics).
     """
     world = get_world(config.world)
+    check_names(config)
     name = config.run_name()
     with RunFolder.open(root, config.model_dump(mode="json"), name, config.fingerprint(), fresh=fresh) as run:
         if run.finished:

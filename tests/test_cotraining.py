@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
+
 from scope_lite.config import method_config
 from scope_lite.cotraining import TrainedCast
 from scope_lite.records import collate

@@ -73,6 +73,14 @@ def test_unknown_names_are_told_in_one_line_with_the_nearest():
         method_config("single", simulator={"sharpnes": 2})
 
 
+def test_an_unknown_model_or_simulator_leaves_no_run_folder(tmp_path):
+    with pytest.raises(ScopeError, match="did you mean 'qwen3-tiny'"):
+        train(method_config("single", **SMALL, model="qwen3-tini"), tmp_path)
+    with pytest.raises(ScopeError, match="did you mean 'sim-a'"):
+        train(method_config("single", **SMALL, simulator={"members": ["sim-A"]}), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_scripted_user_cannot_be_trained_with(tmp_path):
     with pytest.raises(ScopeError, match="scripted user"):
         train(method_config("single", **SMALL, simulator={"members": ["real"]}), tmp_path)

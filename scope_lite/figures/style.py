@@ -30,7 +30,7 @@ METHOD_LABELS = {
     "unsharpened": "Un-sharpened (control)",
 }
 
-RC: dict[str, Any] = {
+RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.labelsize": 9,
@@ -49,7 +49,8 @@ RC: dict[str, Any] = {
 
 def use_style() -> None:
     """Apply the house style to every figure made afterwards."""
-    mpl.rcParams.update(RC)
+    for key, value in RC.items():
+        mpl.rcParams[key] = value
 
 
 def footnote(fig: Figure, text: str) -> None:
