@@ -136,8 +136,8 @@ def test_equal_rewards_give_zero_advantage():
 
 def test_sampled_grpo_exploits_a_sharp_simulator_and_asks_with_a_diffuse_one():
     prior = np.array([0.5, 0.18, 0.14, 0.10, 0.08])
-    sharp = sampled_grpo(appeal_bandit(prior, 8), 200, 0.25, seeds=4).query("step == 200")
-    diffuse = sampled_grpo(appeal_bandit(prior, 1), 200, 0.25, seeds=4).query("step == 200")
+    sharp = sampled_grpo(appeal_bandit(prior, 8.0), 200, 0.25, seeds=4).query("step == 200")
+    diffuse = sampled_grpo(appeal_bandit(prior, 1.0), 200, 0.25, seeds=4).query("step == 200")
     assert (sharp.odds_exploit > 10).all() and (diffuse.odds_exploit < 0.1).all()
 
 
@@ -247,7 +247,7 @@ def test_enumerated_persuasion_has_the_worlds_own_optimum(short_persuasion):
 
 def test_theorem_holds_in_persuasion_and_its_terms_fall_with_sharpness(short_persuasion):
     policies = {"uniform": None, "repeats": favour([2, 2], 8)}
-    table = bias_by_sharpness(short_persuasion, _users(short_persuasion), [1, 8], policies)
+    table = bias_by_sharpness(short_persuasion, _users(short_persuasion), [1.0, 8.0], policies)
     assert (table.gap <= table.deviation + 1e-12).all() and (table.deviation <= table.epsilon_min + 1e-12).all()
     for _, part in table.groupby("policy"):
         assert part.epsilon.iloc[1] < 0.1 * part.epsilon.iloc[0]

@@ -35,7 +35,7 @@ def expected_group_sigma(p: float, group_size: int | None, power: int = 1) -> fl
 
 def two_strategy_log_odds(
     start: float, steps: int, lr: float, update: str, gap: float = 1.0, group_size: int | None = None
-) -> Float[Array, "steps+1"]:
+) -> Float[Array, "{steps}+1"]:
     """Log-odds of the better of two strategies (rewards ``gap`` and 0) after each expected update.
 
     Args:

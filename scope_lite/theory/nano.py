@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,7 @@ from scope_lite.theory.process import (
 from scope_lite.theory.quantities import accumulate, collapse_errors, doob_split, reward_variance, score_sup
 
 
+@runtime_checkable
 class Users(Protocol):
     """One user (a batch of one row) with an exact reply distribution given the dialogue so far."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scope_lite.errors import ScopeError
@@ -33,8 +33,8 @@ class Process:
     """
 
     theta: Float[Tensor, "batch params"]
-    features: tuple[Float[Tensor, "#batch histories acts params"], ...]
-    replies: tuple[Float[Tensor, "batch histories acts replies"], ...]
+    features: tuple[Float[Tensor, "#batch _histories acts params"], ...]
+    replies: tuple[Float[Tensor, "batch _histories acts replies"], ...]
     """φ(reply | history, act); each row sums to one"""
     reward: Float[Tensor, "batch leaves"]
     """terminal reward of each finished dialogue, in [0, reward_max]"""
@@ -112,7 +112,7 @@ def mode_replies(replies: Levels) -> Levels:
     return tuple(torch.zeros_like(r).scatter(-1, r.argmax(-1, keepdim=True), 1.0) for r in replies)
 
 
-def sample_dialogues(process: Process, n: int, generator: torch.Generator) -> Float[Tensor, "n"]:
+def sample_dialogues(process: Process, n: int, generator: torch.Generator) -> Int[Tensor, "n"]:
     """Leaf indices of ``n`` dialogues of the first process, sampled turn by turn (for Monte Carlo checks only)."""
     node = torch.zeros(n, dtype=torch.long)
     for act, reply in zip(policy(process), process.replies, strict=True):
