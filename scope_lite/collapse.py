@@ -8,11 +8,13 @@ bias correction, and an interval must treat one history, not one reply, as the i
 from __future__ import annotations
 
 import math
+import os
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -179,6 +181,29 @@ def verbalized_rows(
             row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random())
         rows.append(row | {"finished": output.finished, "raw": output.text})
     return rows, account
+
+
+def write_replies(table: pd.DataFrame, path: Path) -> None:
+    """Write a reply table as CSV in one step; an interrupted write leaves the old file."""
+    scratch = path.with_suffix(".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(scratch, index=False, lineterminator="\n")
+    os.replace(scratch, path)
+
+
+def read_replies(path: Path) -> pd.DataFrame:
+    """Read a reply table; texts come back word for word, even "None" or an empty one.
+
+    Raises:
+        ScopeError: the file is absent or is no reply table.
+    """
+    try:
+        table = pd.read_csv(path, dtype={"task": str, "text": str, "raw": str}, keep_default_na=False,
+                            na_values={"first_token_epsilon": [""]})  # fmt: skip
+        table["text"] = table["text"].where(table["failure"] == "")
+    except (OSError, ValueError, KeyError) as error:
+        raise ScopeError(f"could not read the reply table {path}: {str(error).splitlines()[0]}") from error
+    return table
 
 
 def by_history(table: pd.DataFrame) -> pd.DataFrame:

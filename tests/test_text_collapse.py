@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -129,6 +130,23 @@ def test_unreadable_outputs_stay_missing_and_silence_the_share_where_most_fail()
     assert measures.loc[("direct", 0), "same_opening"] == 0.75
     assert measures.loc[("VS, free", 1), "replies"] == 1
     assert math.isnan(measures.loc[("VS, free", 1), "same_reply"])
+
+
+def test_a_reply_table_survives_the_file_word_for_word(tmp_path: Path) -> None:
+    made = table().assign(task="7")
+    made.loc[:3, "text"] = ["None", "", 'He said "no, NaN".\n\nThen, 3.0', "naïve 🙂 \t x"]
+    collapse.write_replies(made, tmp_path / "new" / "replies.csv")
+    again = collapse.read_replies(tmp_path / "new" / "replies.csv")
+    pd.testing.assert_frame_equal(again, made, check_dtype=False)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["replies.csv"]
+
+
+def test_an_absent_or_foreign_table_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for name in ("none.csv", "other.csv"):
+        with pytest.raises(ScopeError, match="reply table") as caught:
+            collapse.read_replies(tmp_path / name)
+        assert "\n" not in str(caught.value)
 
 
 def test_the_summary_reports_the_failure_rate_beside_the_shares() -> None:
