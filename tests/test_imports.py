@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 # The reading order. A module imports only what stands earlier; a sub-package counts as one.
 ORDER = (
     "errors paths rng config records stats theory grpo worlds tasks prompts sampling engines verbalized seats "
-    "simulators nano rewards rollouts panel collapse runs learner cotraining train parallel experiments figures notebook study "
-    "series doctor cli __main__"
+    "simulators nano rewards rollouts panel collapse runs learner cotraining train parallel experiments figures "
+    "notebook study series doctor cli __main__"
 ).split()
 
 WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats")

@@ -56,8 +56,8 @@ GALLERY = (
         "methods",
         training.figure_4,
         "(a) evaluation reward on Persuasion for Good, (b) success on τ²-bench retail, (c) entropy.",
-        "(a) reward with the real users of `persuasion`, whose types are spread wider than any simulator's; (c) entropy. "
-        "(b) needs the world `retail`.",
+        "(a) reward with the real users of `persuasion`, whose types are spread wider than any simulator's; "
+        "(c) entropy. (b) needs the world `retail`.",
     ),
     Entry(
         "20",
@@ -65,8 +65,8 @@ GALLERY = (
         "methods",
         training.figure_20,
         "Persuasion for Good, six methods.",
-        "Training reward, reward with the training simulators, with unseen ones and with real users. Co-Training is not "
-        "among the methods yet; the un-sharpened control (black) is ours and trains on P itself.",
+        "Training reward, reward with the training simulators, with unseen ones and with real users. Co-Training is "
+        "not among the methods yet; the un-sharpened control (black) is ours and trains on P itself.",
     ),
 )
 
@@ -106,8 +106,8 @@ def write_page(out: Path) -> None:
     lines = [
         "# Gallery",
         "",
-        "Every figure is drawn from a table, by `make figures` (live, 3 seeds) or `scope-lite figures` (from the shipped",
-        "tables in `data/results`). The line below each picture says scale, world, seeds and interval.",
+        "Every figure is drawn from a table, by `make figures` (live, 3 seeds) or `scope-lite figures` (from the",
+        "shipped tables in `data/results`). The line below each picture says scale, world, seeds and interval.",
     ]
     for entry in GALLERY:
         lines += ["", f"## Figure {entry.number}", "", f"*The paper's:* {entry.paper}", ""]
