@@ -55,6 +55,7 @@ EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
     "vs_eta_mode": lambda: _dial("eta", ETAS, "verbalized", direction="mode"),
     "vs_eta_wrong": lambda: _dial("eta", ETAS, "verbalized", direction="wrong"),
     "vs_k": lambda: _dial("k", LIST_SIZES, "verbalized"),
+    "theory_odds": lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")],
     "vs_noise": lambda: _dial("noise", NOISES, "verbalized"),
 }
 
@@ -83,13 +84,14 @@ def runs_of(experiment: str, seeds: int, **overrides: Any) -> list[tuple[str, Ru
 def live_table(
     experiment: str, seeds: int, root: Path = RUNS, workers: int | None = None, **overrides: Any
 ) -> pd.DataFrame:
-    """Train what is missing and return one row per run and evaluated step."""
+    """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds)."""
     runs = runs_of(experiment, seeds, **overrides)
     folders = train_many([config for _, config in runs], root, workers=workers)
     tables = []
-    for (variant, _), folder in zip(runs, folders, strict=True):
-        metrics = load_metrics([folder])
-        tables.append(metrics[metrics["panel/real/reward"].notna()].assign(variant=variant, run=folder.name))
+    for (variant, config), folder in zip(runs, folders, strict=True):
+        metrics = load_metrics([folder]).assign(variant=variant, run=folder.name, learning_rate=config.learning_rate)
+        measured = "odds_exploit" if experiment == "theory_odds" else "panel/real/reward"
+        tables.append(metrics[metrics[measured].notna()])
     table = pd.concat(tables, ignore_index=True).assign(experiment=experiment)
     first = ["experiment", "variant", "method", "world", "model", "seed", "run", "step"]
     return table[first + [c for c in table.columns if c not in first]]

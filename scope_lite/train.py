@@ -15,11 +15,13 @@ from scope_lite.cotraining import TrainedCast
 from scope_lite.grpo import group_advantages, group_fractions
 from scope_lite.learner import Learner
 from scope_lite.panel import Panel
+from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.rollouts import collapse_error, run_dialogues
 from scope_lite.runs import RunFolder
 from scope_lite.seats import ModelSeat
 from scope_lite.simulators import Cast, Library, check_names
+from scope_lite.theory.measured import odds_from_logprobs
 from scope_lite.worlds import get_world
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
@@ -80,6 +82,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                     **update,
                     "simulator/epsilon": collapse_error(simulator, world.horizon),
                     **learned,
+                    "odds_exploit": exploit_odds(rollouts, world.spec.exploit),
                     "turns": float(np.mean([len(r.acts) for r in rollouts])),
                 }
                 tokens = sum(len(t.ids) for t in policy.transcripts)
@@ -102,6 +105,12 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
         return run.path
+
+
+def exploit_odds(rollouts: list[Rollout], exploit: tuple[str, ...]) -> float | None:
+    """Odds of the world's exploit under the policy that played (Cor. 3.5); None if no dialogue followed it."""
+    followed = [sum(r.policy.logprobs) for r in rollouts if r.policy and tuple(r.acts) == exploit]
+    return odds_from_logprobs(np.array(followed)) if followed else None
 
 
 class CollapseAlarm:

@@ -16,11 +16,14 @@ from jaxtyping import Float
 
 from scope_lite.errors import ScopeError
 
-COLUMNS = ("run", "seed", "step", "odds_exploit", "eta", "source")
+COLUMNS = ("variant", "seed", "step", "odds_exploit", "learning_rate")
 
 
 def load_odds(path: Path) -> pd.DataFrame | None:
-    """The table at ``path``, checked; None when there is no such file.
+    """The table of the experiment ``theory_odds`` at ``path``, checked; None when there is no such file.
+
+    Returns:
+        run, seed, step, odds_exploit, eta (the learning rate), source.
 
     Raises:
         ScopeError: if a column is missing, or odds are not positive and finite.
@@ -33,7 +36,9 @@ def load_odds(path: Path) -> pd.DataFrame | None:
         raise ScopeError(f"{path.name} lacks the columns {', '.join(missing)}; it needs {', '.join(COLUMNS)}")
     if not (np.isfinite(table.odds_exploit) & (table.odds_exploit > 0)).all():
         raise ScopeError(f"{path.name}: odds_exploit must be positive and finite; use (inside + 0.5) / (outside + 0.5)")
-    return table
+    source = "language model, the exploit in every turn"
+    table = table.assign(run="nano, " + table["variant"], eta=table["learning_rate"], source=source)
+    return table[["run", "seed", "step", "odds_exploit", "eta", "source"]]
 
 
 def odds_from_dialogues(acts: Sequence[Sequence[str]], exploit: str, least: int) -> float:

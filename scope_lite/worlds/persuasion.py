@@ -124,6 +124,7 @@ def persuasion(numbers: PersuasionNumbers | None = None, name: str = "persuasion
         outcome=lambda user, state: _donation(outcomes, state),
         reveals={z: f"reveal-{z}" for z in TOPICS},
         habits=HABITS,
+        exploit=(f"appeal-{TOPICS[0]}",) * n.horizon,
         sentences=SENTENCES,
     )
 

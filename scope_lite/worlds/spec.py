@@ -58,6 +58,8 @@ class WorldSpec:
     reveals: Mapping[str, str]
     """type -> the reply by which a user names that type; a persona prompt can fake it"""
     habits: tuple[AgentHabit, ...]
+    exploit: tuple[str, ...] = ()
+    """the acts that earn most against P's own mode, whatever is heard; empty where there is no such thing"""
     sentences: Mapping[str, str] = field(default_factory=dict)
     """act -> an English sentence, so that a dialogue can be read"""
 
