@@ -23,7 +23,7 @@ from jaxtyping import Float
 from scipy import stats as scipy_stats
 
 from scope_lite.errors import ScopeError
-from scope_lite.verbalized import ParseAccount, VerbalizedParseError, read_outputs
+from scope_lite.verbalized import VerbalizedParseError, read_outputs
 
 if TYPE_CHECKING:
     from scope_lite.engines.reply_cache import Reply
@@ -165,13 +165,13 @@ def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict
 
 def verbalized_rows(
     condition: str, outputs: Sequence[Sequence[Reply]], candidates: int, seed: int
-) -> tuple[list[dict[str, Any]], ParseAccount]:
+) -> list[dict[str, Any]]:
     """Rows of the reply table for verbalized outputs: one candidate drawn from each, with its stated probability.
 
     An output that can't be read keeps its row, with no text and the reason in ``failure``: nothing stands in for it.
     """
     flat = [(h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)]
-    outcomes, account = read_outputs([output.text for _, _, output in flat], candidates)
+    outcomes, _ = read_outputs([output.text for _, _, output in flat], candidates)
     rows = []
     for (h, i, output), outcome in zip(flat, outcomes, strict=True):
         row: dict[str, Any] = {"condition": condition, "history": h, "reply": i, "text": None, "failure": ""}
@@ -180,7 +180,7 @@ def verbalized_rows(
         else:
             row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random())
         rows.append(row | {"finished": output.finished, "raw": output.text})
-    return rows, account
+    return rows
 
 
 def write_replies(table: pd.DataFrame, path: Path) -> None:

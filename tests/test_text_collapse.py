@@ -117,8 +117,8 @@ def table() -> pd.DataFrame:
     direct = [[reply("Hi there, Bob"), reply("hi there bob!"), reply("Hi there, Bob Smith"), reply("Go away")]] * 2
     outputs = [[reply(GOOD)] * 4, [reply(GOOD), reply("sorry"), reply("sorry"), reply("[{$x$")]]
     rows = collapse.direct_rows("direct", direct)
-    read, account = collapse.verbalized_rows("VS, free", outputs, 2, seed=0)
-    assert account.calls == 8 and account.failed == 3
+    read = collapse.verbalized_rows("VS, free", outputs, 2, seed=0)
+    assert [row["failure"] for row in read] == [""] * 5 + ["no_list", "no_list", "bad_json"]
     return pd.DataFrame(rows + read)
 
 

@@ -31,7 +31,7 @@ def colour_of(condition: str) -> str:
     return _COLOURS.get(condition.split(",")[0].split(" ")[0], METHOD_COLOURS["base"])
 
 
-def replies_side_by_side(table: pd.DataFrame, history: int, title: str, rows: int = 8, width: int = 46) -> Figure:
+def replies_side_by_side(table: pd.DataFrame, history: int, title: str, rows: int = 8, width: int = 44) -> Figure:
     """The first replies at one history, one column per condition, word for word.
 
     Columns: condition, history, reply, text (missing if the output could not be read), failure, raw.
@@ -45,7 +45,7 @@ def replies_side_by_side(table: pd.DataFrame, history: int, title: str, rows: in
     total = sum(heights)
     head = textwrap.wrap(title, 118)
     fig, axes = plt.subplots(
-        1, len(conditions), figsize=(2.55 * len(conditions), 0.135 * (total + 1.5 * len(head)) + 0.3), squeeze=False
+        1, len(conditions), figsize=(2.6 * len(conditions), 0.135 * (total + 1.5 * len(head)) + 0.3), squeeze=False
     )
     for ax, name in zip(axes[0], conditions, strict=True):
         _draw_column(ax, name, cells[name], heights)
@@ -81,7 +81,8 @@ def _draw_column(ax: Axes, name: str, cells: list[tuple[str, bool]], heights: li
         colour = "black" if readable else "#888888"
         style = "normal" if readable else "italic"
         ax.axhline(top, color="#cccccc", linewidth=0.6)
-        ax.text(0.01, top + 0.4, text, va="top", fontsize=7, color=colour, style=style, parse_math=False)
+        words = ax.text(0.01, top + 0.4, text, va="top", fontsize=7, color=colour, style=style, parse_math=False)
+        words.set_in_layout(False)  # a long line must not narrow its column
         top += height
 
 
