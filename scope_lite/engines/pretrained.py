@@ -131,7 +131,7 @@ def pick_dtype(device: torch.device) -> str:
     """Choose the number format by a rule: "bfloat16" where the hardware computes in it, else "float32".
 
     Without bf16 units a CPU widens every number before it multiplies. On an AVX2 machine (2 Zen 3 cores) that made
-    one decoding step of SmolLM2 1.5 to 5 times slower and reading a prompt 7 times slower than fp32; with AMX or
+    one decoding step of SmolLM2 2.5 to 5 times slower and reading a prompt 7 times slower than fp32; with AMX or
     AVX512-bf16, bf16 is about twice as fast. The rule looks at CPU flags, so that the same machine always gives
     the same numbers; a race between the two would not.
     """
