@@ -57,9 +57,14 @@ def paired_interval(a: pd.Series, b: pd.Series, level: float = 0.95) -> Interval
 
 
 def auc(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> float:
-    """Area under the curve divided by its width: the mean reward over training, by the trapezoid rule."""
+    """Area under the curve divided by its width, by the trapezoid rule: the mean over training.
+
+    Steps without a value (NaN) are left out; without any value the area is NaN.
+    """
+    measured = ~np.isnan(values)
+    steps, values = steps[measured], values[measured]
     if len(steps) < 2:
-        return float(np.mean(values))
+        return float(np.mean(values)) if len(steps) else float("nan")
     return float(np.trapezoid(values, steps) / (steps[-1] - steps[0]))
 
 

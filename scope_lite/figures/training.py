@@ -49,7 +49,7 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
         if wide.shape[1] > 1:
             bands = [t_interval(row) for row in wide.to_numpy()]
             ax.fill_between(wide.index, [b.low for b in bands], [b.high for b in bands], color=colour, alpha=0.12, lw=0)
-    ax.set(xlabel="step", ylabel=LABELS.get(y, y))
+    ax.set(xlabel="step")
     if "reward" in y or "frac" in y:
         ax.set_ylim(-0.03, 1.03)
 
@@ -65,14 +65,14 @@ def curve_panels(
     metrics: Sequence[str],
     colours: Mapping[str, str],
     labels: Mapping[str, str],
-    titles: Sequence[str] | None = None,
+    letters: Sequence[str] = (),
 ) -> Figure:
-    """One axes a metric, side by side, with one legend for all above them."""
+    """One axes a metric, side by side, each titled by its metric, with one legend for all above them."""
     fig, axes = plt.subplots(1, len(metrics), figsize=(2.6 * len(metrics) + 0.3, 2.9), squeeze=False)
     for i, (ax, metric) in enumerate(zip(axes[0], metrics, strict=True)):
         draw_curves(ax, table, metric, colours, labels)
-        if titles:
-            ax.set_title(titles[i], loc="left")
+        letter = f"{letters[i]} " if letters else ""
+        ax.set_title(letter + LABELS.get(metric, metric), loc="left", fontsize=8.5)
     handles, names = axes[0][0].get_legend_handles_labels()
     for ax in axes[0][1:]:
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
@@ -102,7 +102,7 @@ def figure_3(table: pd.DataFrame) -> Figure:
 def figure_4(table: pd.DataFrame) -> Figure:
     """Fig. 4 (a, c): reward on real users and entropy, all methods. From ``methods``."""
     colours = _method_colours(table, list(METHOD_COLOURS))
-    return curve_panels(table, (REAL, "entropy"), colours, METHOD_LABELS, ("(a) real users", "(c)"))
+    return curve_panels(table, (REAL, "entropy"), colours, METHOD_LABELS, ("(a)", "(c)"))
 
 
 def figure_20(table: pd.DataFrame) -> Figure:
