@@ -108,14 +108,24 @@ class RunConfig(Settings):
 
     def fingerprint(self) -> str:
         """Hash of this config and of the models that it names: the same content is the same run."""
-        path = NANO_MODELS / self.world / "manifest.json"
-        manifest = json.loads(path.read_text()) if path.exists() else {"panel": {}, "families": {}}
-        models = [manifest["panel"], manifest["families"].get(self.model)]
+        models = _shipped_models(self.world, self.model)
         settings = self.model_dump(mode="json")
         read = {"kind", "members", "sharpness"} | READS[self.simulator.kind]
         settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
         content = json.dumps([settings, models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _shipped_models(world: str, model: str) -> list[Any]:
+    """Content hashes of the world's panel and of one family; nothing for a world that has no models."""
+    path = NANO_MODELS / world / "manifest.json"
+    if not path.exists():
+        return []
+    try:
+        manifest = json.loads(path.read_text())
+        return [manifest["panel"], manifest["families"].get(model)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ScopeError(f"{path} is damaged; run 'scope-lite nano build --world {world}'") from None
 
 
 METHODS: dict[str, dict[str, Any]] = {

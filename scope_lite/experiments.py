@@ -28,6 +28,8 @@ GAMMAS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
 ETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LIST_SIZES = (1, 2, 3, 5, 9)
 NOISES = (0.0, 0.3, 1.0, 2.0)
+START_GAMMAS = (1.0, 2.0, 3.0, 4.0, 8.0)
+POOL_SIZES = (1, 3, 5, 10)
 
 
 def _methods() -> list[Variant]:
@@ -40,6 +42,34 @@ def _single_by_simulator() -> list[Variant]:
 
 def _no_exploit() -> list[Variant]:
     return [(m, {"method": m, "world": "persuasion_plain"}) for m in ("base", "single", "unsharpened")]
+
+
+def _phases() -> list[Variant]:
+    """Starting sharpness by method; the zero-reward control is a frozen simulator under the same loop."""
+    kinds: dict[str, dict[str, Any]] = {
+        "zero reward": {"reward": "zero"},
+        "Co-Training": {},
+        "Population": {"pool_size": 5},
+    }
+    return [
+        (f"{name}, sharpness={gamma:g}", {"method": _trained_method(extra), "simulator": {"sharpness": gamma, **extra}})
+        for name, extra in kinds.items()
+        for gamma in START_GAMMAS
+    ]
+
+
+def _trained_method(simulator: dict[str, Any]) -> str:
+    return "population" if simulator.get("pool_size", 1) > 1 else "cotraining"
+
+
+def _simulator_rewards() -> list[Variant]:
+    rewards = ("curriculum", "adversarial", "cooperative", "zero", "random")
+    return [(r, {"method": "cotraining", "simulator": {"reward": r, "sharpness": 2.0}}) for r in rewards]
+
+
+def _pool_sizes() -> list[Variant]:
+    settings: list[dict[str, Any]] = [{"pool_size": k, "sharpness": 2.0} for k in POOL_SIZES]
+    return [(f"K={s['pool_size']}", {"method": _trained_method(s), "simulator": s}) for s in settings]
 
 
 def _dial(key: str, values: tuple[float, ...], method: str, **fixed: Any) -> list[Variant]:
@@ -56,6 +86,9 @@ EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
     "vs_eta_wrong": lambda: _dial("eta", ETAS, "verbalized", direction="wrong"),
     "vs_k": lambda: _dial("k", LIST_SIZES, "verbalized"),
     "theory_odds": lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")],
+    "phases": _phases,
+    "simulator_rewards": _simulator_rewards,
+    "pool_sizes": _pool_sizes,
     "vs_noise": lambda: _dial("noise", NOISES, "verbalized"),
 }
 
