@@ -37,6 +37,11 @@ def epsilon(probs: Float[np.ndarray, "*batch replies"]) -> Float[np.ndarray, "*b
     return 1.0 - np.asarray(probs, dtype=float).max(axis=-1)
 
 
+def collapse_error(distributions: Sequence[Float[np.ndarray, "rows replies"]]) -> float:
+    """Mean collapse error a turn on visited histories, one array of exact reply distributions a turn (Def. 3.1)."""
+    return float(np.mean([epsilon(p).mean() for p in distributions]))
+
+
 def normalise_reply(text: str, first_words: int | None = None) -> str:
     """Reduce a reply to what must agree for two replies to count as the same string.
 

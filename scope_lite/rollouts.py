@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.seats import ModelSeat, Seat
@@ -47,8 +45,3 @@ def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKey
         )
         for i in range(len(keys))
     ]
-
-
-def collapse_error(simulator: Seat, horizon: int) -> float:
-    """Mean over the visited turns of epsilon = 1 - P(mode), the per-turn collapse error (Def. 3.1)."""
-    return float(np.mean([1 - p.max(axis=1).mean() for p in simulator.distributions()[:horizon]]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from scope_lite.collapse import collapse_error
 from scope_lite.config import RunConfig
 from scope_lite.cotraining import TrainedCast
 from scope_lite.grpo import group_advantages, group_fractions
@@ -17,7 +18,7 @@ from scope_lite.learner import Learner
 from scope_lite.panel import Panel
 from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
-from scope_lite.rollouts import collapse_error, run_dialogues
+from scope_lite.rollouts import run_dialogues
 from scope_lite.runs import RunFolder
 from scope_lite.seats import ModelSeat
 from scope_lite.simulators import Cast, Library, check_names
@@ -80,7 +81,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                     "reward_std": rewards.std(dim=1, correction=0).mean().item(),
                     **group_fractions(rewards),
                     **update,
-                    "simulator/epsilon": collapse_error(simulator, world.horizon),
+                    "simulator/epsilon": collapse_error(simulator.distributions()[: world.horizon]),
                     **learned,
                     "odds_exploit": exploit_odds(rollouts, world.spec.exploit),
                     "turns": float(np.mean([len(r.acts) for r in rollouts])),

@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 import torch
 
+from scope_lite.collapse import collapse_error
 from scope_lite.config import SimulatorConfig
 from scope_lite.engines.chat import ChatFormat
 from scope_lite.errors import ScopeError
 from scope_lite.grpo import clipped_loss
 from scope_lite.records import Transcript, collate
 from scope_lite.rng import RowKeys
-from scope_lite.rollouts import collapse_error, run_dialogues
+from scope_lite.rollouts import run_dialogues
 from scope_lite.sampling import VerbalizedModel
 from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat
 from scope_lite.simulators import Cast, Library
@@ -218,7 +219,7 @@ def test_a_collapsed_simulator_measures_as_collapsed_and_p_does_not(library, pol
     for sharpness in (1.0, 8.0):
         simulator, names = Cast(library, SimulatorConfig(sharpness=sharpness)).seat(KEYS)
         run_dialogues(WORLD, ModelSeat(policy, KEYS, "policy", ["agent"] * len(KEYS)), simulator, KEYS, names)
-        errors[sharpness] = collapse_error(simulator, WORLD.horizon)
+        errors[sharpness] = collapse_error(simulator.distributions()[: WORLD.horizon])
     assert errors[8.0] < 0.05 < 0.1 < errors[1.0]
 
 
