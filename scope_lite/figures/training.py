@@ -29,6 +29,7 @@ LABELS = {
     REAL: "reward, real users",
     "panel/reference/reward": "reward, reference users P",
     "frac_reward_zero_std": "groups without signal",
+    "simulator/kl": "KL(simulator ‖ its start), nats",
     "simulator/epsilon": "collapse error ε per turn",
 }
 
