@@ -145,7 +145,8 @@ def closest(word: str, known: list[str], what: str) -> str:
     """The one-line message for a name that is not known."""
     near = difflib.get_close_matches(word, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
-    return f"unknown {what} {word!r}{hint} Known: {', '.join(known)}"
+    listed = ", ".join(known[:25]) + (f", ... ({len(known)} in all)" if len(known) > 25 else "")
+    return f"unknown {what} {word!r}{hint} Known: {listed}"
 
 
 def method_config(method: str, **overrides: Any) -> RunConfig:

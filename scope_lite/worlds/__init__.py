@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+from scope_lite.config import closest
 from scope_lite.errors import ScopeError
 from scope_lite.worlds.persuasion import persuasion, persuasion_plain, random_persuasion
 from scope_lite.worlds.spec import World, WorldSpec, compile_world
@@ -27,4 +28,4 @@ def get_world(name: str) -> World:
     kind, _, seed = name.rpartition("_")
     if kind == "persuasion" and seed.isdigit():
         return compile_world(random_persuasion(int(seed)))
-    raise ScopeError(f"unknown world {name!r}; known: {', '.join(WORLDS)}, persuasion_<seed>")
+    raise ScopeError(closest(name, [*WORLDS, "persuasion_<seed>"], "world"))
