@@ -85,8 +85,8 @@ test: setup ## Style, types, and every test that needs no GPU
 lab: setup ## Open the notebooks in JupyterLab
 	$(RUN) -m jupyterlab notebooks/00_start_here.ipynb $(ARGS)
 
-clean: ## Remove runs/ and caches (asks nothing: runs can be made again)
-	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove caches and build folders; runs stay (scope-lite runs prune removes those)
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -path ./.git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -exec rm -rf {} +
 
 clean-all: clean ## Remove .venv too

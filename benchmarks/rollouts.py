@@ -1,0 +1,65 @@
+"""The key-value cache kept across turns against reading the whole dialogue again each turn, same dialogues.
+
+Prints the median CPU seconds of both and their ratio, measured alternately in one process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+
+from scope_lite.config import SimulatorConfig
+from scope_lite.rng import RowKeys
+from scope_lite.rollouts import run_dialogues
+from scope_lite.seats import ModelSeat
+from scope_lite.simulators import Cast, Library
+from scope_lite.worlds import get_world
+
+ROWS, REPEATS = 256, 7
+
+
+class ForgetfulSeat(ModelSeat):
+    """Reads its whole transcript again before it speaks."""
+
+    def speak(self, turn: int, kind: str) -> list[str]:
+        self._session = self.model.session(len(self.transcripts))
+        self._unread = [list(t.ids) for t in self.transcripts]
+        return super().speak(turn, kind)
+
+
+def seconds(seat_type: type[ModelSeat], step: int) -> float:
+    world = get_world("persuasion")
+    library = Library(world)
+    cast, keys = Cast(library, SimulatorConfig()), RowKeys.grid(0, step, ROWS // 8, 8)
+    policy, simulator = library.seat_model("qwen3-tiny"), cast.models[0]
+    seats = [
+        seat_type(model, keys, seat, [system] * ROWS)
+        for model, seat, system in ((policy, "policy", "agent"), (simulator, "simulator", "user"))
+    ]
+    began = time.process_time()
+    run_dialogues(world, seats[0], seats[1], keys, ["sim-a"] * ROWS)
+    return time.process_time() - began
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    times: dict[str, list[float]] = {"kept": [], "again": []}
+    for step in range(REPEATS + 1):
+        for name, seat_type in (("kept", ModelSeat), ("again", ForgetfulSeat)):
+            took = seconds(seat_type, step)
+            if step:  # the first round warms up
+                times[name].append(took)
+    ratio = np.array(times["again"]) / np.array(times["kept"])
+    print(
+        f"cache kept {statistics.median(times['kept']):.3f} s, prompt read again {statistics.median(times['again']):.3f} s"
+    )
+    print(
+        f"ratio {np.median(ratio):.2f} (from {ratio.min():.2f} to {ratio.max():.2f}) over {REPEATS} pairs of {ROWS} dialogues"
+    )
+
+
+if __name__ == "__main__":
+    main()
