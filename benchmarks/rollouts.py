@@ -53,12 +53,9 @@ def main() -> None:
             if step:  # the first round warms up
                 times[name].append(took)
     ratio = np.array(times["again"]) / np.array(times["kept"])
-    print(
-        f"cache kept {statistics.median(times['kept']):.3f} s, prompt read again {statistics.median(times['again']):.3f} s"
-    )
-    print(
-        f"ratio {np.median(ratio):.2f} (from {ratio.min():.2f} to {ratio.max():.2f}) over {REPEATS} pairs of {ROWS} dialogues"
-    )
+    kept, again = (statistics.median(times[name]) for name in ("kept", "again"))
+    print(f"cache kept {kept:.3f} s, prompt read again {again:.3f} s, {REPEATS} pairs of {ROWS} dialogues")
+    print(f"ratio {np.median(ratio):.2f} (from {ratio.min():.2f} to {ratio.max():.2f})")
 
 
 if __name__ == "__main__":

@@ -286,15 +286,15 @@ def test_each_command_sets_up_first(checkout: Checkout, target: str, command: st
     assert "requirements.lock" in plan and plan.index("-m venv") < plan.index(command)
 
 
-def test_clean_keeps_the_environment_and_clean_all_does_not(checkout: Checkout) -> None:
+def test_clean_keeps_runs_and_the_environment_and_clean_all_only_the_runs(checkout: Checkout) -> None:
     checkout.make("setup")
     for name in ("runs/one", "scope_lite/__pycache__", ".venv/lib/__pycache__"):
         (checkout.folder / name).mkdir(parents=True)
     assert checkout.make("clean").returncode == 0
     there = [(checkout.folder / name).exists() for name in ("runs", "scope_lite/__pycache__", ".venv/lib/__pycache__")]
-    assert there == [False, False, True]
+    assert there == [True, False, True]
     checkout.make("clean-all")
-    assert not (checkout.folder / ".venv").exists()
+    assert not (checkout.folder / ".venv").exists() and (checkout.folder / "runs").exists()
 
 
 def test_make_alone_shows_every_target_and_the_systems(checkout: Checkout) -> None:
