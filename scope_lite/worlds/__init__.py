@@ -8,11 +8,16 @@ from functools import cache
 from scope_lite.config import closest
 from scope_lite.errors import ScopeError
 from scope_lite.worlds.persuasion import persuasion, persuasion_plain, random_persuasion
+from scope_lite.worlds.persuasion_hard import persuasion_hard
+from scope_lite.worlds.retail import airline, retail
 from scope_lite.worlds.spec import World, WorldSpec, compile_world
 
 WORLDS: dict[str, Callable[[], WorldSpec]] = {
     "persuasion": persuasion,
     "persuasion_plain": persuasion_plain,
+    "persuasion_hard": persuasion_hard,
+    "retail": retail,
+    "airline": airline,
 }
 
 
