@@ -330,6 +330,15 @@ def nano_build(
     nano.build(world, model, out)
 
 
+@nano_app.command("check")
+def nano_check(world: Annotated[str, typer.Option(help="Name of a nano world.")] = "persuasion") -> None:
+    """How far each shipped model is from its exact users: mean KL in nats a turn on held-out dialogues."""
+    from scope_lite import nano
+
+    for name, kl in nano.kl_table(world):
+        typer.echo(f"{name:14} {kl:.4f}")
+
+
 @app.command()
 def doctor() -> None:
     """Say what works on this machine, what does not, and what to do about it; exit code 1 if a need is unmet."""
