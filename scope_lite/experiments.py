@@ -81,6 +81,9 @@ EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
     "single_by_simulator": _single_by_simulator,
     "no_exploit": _no_exploit,
     "sharpness": lambda: _dial("sharpness", GAMMAS, "single"),
+    "sharpness_centred": lambda: [
+        (v, {**settings, "scale_advantages": False}) for v, settings in _dial("sharpness", GAMMAS, "single")
+    ],
     "persona": lambda: [(p, {"method": "persona", "simulator": {"persona": p}}) for p in ("says", "as")],
     "vs_eta_mode": lambda: _dial("eta", ETAS, "verbalized", direction="mode"),
     "vs_eta_wrong": lambda: _dial("eta", ETAS, "verbalized", direction="wrong"),

@@ -32,7 +32,9 @@ def run_summaries(table: pd.DataFrame) -> pd.DataFrame:
     simulators = [c for c in columns if c not in scripted]
     judged = table.assign(panel_mean=table[simulators].mean(axis=1))
     keys = ["variant", "method", "world", "seed"]
-    return summarise(judged, keys, [*columns, "panel_mean", "entropy", "simulator/epsilon"], select="panel_mean")
+    return summarise(
+        judged, keys, [*columns, "panel_mean", "reward", "entropy", "simulator/epsilon"], select="panel_mean"
+    )
 
 
 def result_table(summaries: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

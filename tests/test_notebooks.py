@@ -16,7 +16,6 @@ SETTINGS = {
     "00_start_here": {"steps": 3},
     "03_one_frozen_simulator": {"source": "frozen"},
     "04_verbalized_sampling": {"source": "frozen"},
-    "05_co_training": {"source": "frozen"},
 }
 
 

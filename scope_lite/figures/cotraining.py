@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.figures.style import METHOD_COLOURS, footnote
-from scope_lite.figures.training import LABELS, UNSEEN, curve_panels, dose_response, draw_curves, note
-from scope_lite.stats import t_interval
+from scope_lite.figures.training import LABELS, UNSEEN, curve_panels, dose_response, draw_curves, draw_doses, note
 
 KIND_COLOURS = {
     "zero reward": "#7f7f7f",
@@ -33,20 +31,11 @@ def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
     Columns of ``end``: kind, gamma, seed and ``columns``; one axes a column.
     """
     fig, axes = plt.subplots(1, len(columns), figsize=(3.2 * len(columns), 2.9), squeeze=False, sharey=True)
-    gammas = np.sort(end["gamma"].unique())
     for ax, column in zip(axes[0], columns, strict=True):
         for k, (kind, colour) in enumerate(KIND_COLOURS.items()):
             rows = end[end["kind"] == kind]
-            shift = 0.1 * (k - 1)
-            intervals = [t_interval(rows.loc[rows["gamma"] == g, column].to_numpy()) for g in gammas]
-            half = [0 if i.n == 1 else i.high - i.mean for i in intervals]
-            at = np.arange(len(gammas)) + shift
-            ax.errorbar(at, [i.mean for i in intervals], half, color=colour, lw=1.5, capsize=2, label=kind)
-            ax.plot(
-                np.searchsorted(gammas, rows["gamma"]) + shift, rows[column], "o", ms=3, alpha=0.4, color=colour, mew=0
-            )
-        ax.set_xticks(range(len(gammas)), [f"{g:g}" for g in gammas])
-        ax.set(xlabel="sharpness γ₀ at the start", ylim=(-0.03, 1.03))
+            draw_doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
+        ax.set(xlabel="sharpness γ₀ at the start")
         ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
     handles, names = axes[0][0].get_legend_handles_labels()
     fig.legend(handles, names, loc="outside upper center", ncols=3)

@@ -141,31 +141,40 @@ def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[
     return fig
 
 
+def draw_doses(ax: Axes, doses: pd.Series, values: pd.Series, colour: str, label: str, shift: float) -> None:
+    """A point a run, and the mean with its 95 % t-interval a dose; doses are evenly spaced."""
+    levels = np.sort(doses.unique())
+    ax.plot(np.searchsorted(levels, doses) + shift, values, "o", ms=3, alpha=0.4, color=colour, mew=0)
+    intervals = [t_interval(values[doses == level].to_numpy()) for level in levels]
+    half = [0 if i.n == 1 else i.high - i.mean for i in intervals]
+    at = np.arange(len(levels)) + shift
+    ax.errorbar(at, [i.mean for i in intervals], half, color=colour, lw=1.5, capsize=2, label=label)
+    ax.set_xticks(range(len(levels)), [f"{d:g}" for d in levels])
+    ax.set_ylim(-0.03, 1.03)
+
+
 def dose_response(
     summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel: str, colours: Sequence[str] = ("#0072B2", "#E69F00")
 ) -> Figure:
-    """Reward at the end of training against a dial: a point a seed, mean and 95 % t-interval a dose."""
-    fig, ax = plt.subplots(figsize=(3.6, 2.9))
-    doses = np.sort(summary[x].unique())
-    positions = {dose: i for i, dose in enumerate(doses)}
+    """Reward at the end of training against a dial, a line a column."""
+    fig, ax = plt.subplots(figsize=(3.8, 2.9))
     for k, (column, colour) in enumerate(zip(columns, colours, strict=False)):
         shift = 0.12 * (k - (len(columns) - 1) / 2)
-        at = summary[x].map(positions) + shift
-        ax.plot(at, summary[column], "o", ms=3, alpha=0.4, color=colour, mew=0)
-        intervals = [t_interval(summary.loc[summary[x] == dose, column].to_numpy()) for dose in doses]
-        centre = [i.mean for i in intervals]
-        half = [0 if i.n == 1 else i.high - i.mean for i in intervals]
-        ax.errorbar(
-            np.arange(len(doses)) + shift,
-            centre,
-            half,
-            color=colour,
-            lw=1.5,
-            capsize=2,
-            label=LABELS.get(column, column),
-        )
-    ax.set_xticks(range(len(doses)), [f"{d:g}" for d in doses])
-    ax.set(xlabel=xlabel, ylabel="reward, end of training", ylim=(-0.03, 1.03))
+        draw_doses(ax, summary[x], summary[column], colour, LABELS.get(column, column), shift)
+    return _finish_doses(fig, ax, xlabel, summary["seed"].nunique())
+
+
+def two_doses(summary: pd.DataFrame, x: str, column: str, by: str, xlabel: str) -> Figure:
+    """One column against a dial, a line a value of ``by``."""
+    fig, ax = plt.subplots(figsize=(3.8, 2.9))
+    for k, (name, rows) in enumerate(summary.groupby(by, sort=False)):
+        draw_doses(ax, rows[x], rows[column], ("#D55E00", "#009E73")[k], str(name), 0.12 * (k - 0.5))
+    ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
+    return _finish_doses(fig, ax, xlabel, summary["seed"].nunique())
+
+
+def _finish_doses(fig: Figure, ax: Axes, xlabel: str, seeds: int) -> Figure:
+    ax.set(xlabel=xlabel, ylabel="reward, end of training")
     fig.legend(loc="outside upper center", ncols=2)
-    footnote(fig, f"nano · {summary['seed'].nunique()} seeds (points), 95 % t-interval")
+    footnote(fig, f"nano · {seeds} seeds (points), 95 % t-interval")
     return fig
