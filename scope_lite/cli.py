@@ -98,6 +98,9 @@ def run(
     series.run_series(
         notebooks, out, scale, parameters, fresh, remake=everything, execution_timeout=timeout, home=paths.HOME
     )
+    from scope_lite.figures import gallery
+
+    gallery.write_page(paths.FIGURES)
 
 
 @app.command()

@@ -103,6 +103,7 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
 
 def write_page(out: Path) -> None:
     """``figures/README.md``: the paper's figure in our words, ours, what agrees and what differs."""
+    out.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Gallery",
         "",
