@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,10 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
     world = get_world(config.world)
     check_names(config)
     name = config.run_name()
-    with RunFolder.open(root, config.model_dump(mode="json"), name, config.fingerprint(), fresh=fresh) as run:
+    content = config.model_dump(mode="json")
+    with reproducible(), RunFolder.open(root, content, name, config.fingerprint(), fresh=fresh) as run:
         if run.finished:
             return run.path
-        torch.set_num_threads(1)  # at this size a second thread costs more than it gives
-        torch.use_deterministic_algorithms(True)
         library = Library(world)
         learner = Learner(library.seat_model(config.model), config, seed=config.seed)
         cast = TrainedCast(library, config) if config.simulator.kind == "trained" else Cast(library, config.simulator)
@@ -106,6 +106,19 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
         return run.path
+
+
+@contextmanager
+def reproducible() -> Iterator[None]:
+    """One thread (at this size a second costs more than it gives) and deterministic kernels, for this run only."""
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
 
 
 def exploit_odds(rollouts: list[Rollout], exploit: tuple[str, ...]) -> float | None:

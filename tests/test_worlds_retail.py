@@ -167,6 +167,12 @@ def test_in_airline_a_forbidden_request_must_be_refused(user):
     assert value_with(world, user, given_in) < 0.05
 
 
+def test_a_user_whose_forbidden_wish_is_granted_is_pleased_and_the_call_has_failed():
+    world = get_world("airline")
+    state = end_state(world, "barred", ("ask-id", "id"), ("write-cancel", "thanks"))
+    assert world.spec.outcome("barred", state) == {"failure": 1.0}
+
+
 def test_in_airline_a_refusal_of_what_is_allowed_fails():
     world = get_world("airline")
     for user in (z for z, who in AIRLINE.items() if not who.barred):

@@ -2,10 +2,10 @@
 
 An agent has five turns to do one write for a customer: identity first, the right write,
 nothing else written. Success is read off the final state and is 0 or 1. Customers
-differ in manner: the favourite of the prior says everything at the first question and
-leaves at the second; others speak only when asked, fail the identity check once, or
-change their wish when they hear it read back. A simulator that always plays the favourite
-pays an agent that writes the favourite's wish without listening: that is the exploit.
+differ in manner: the favourite of the prior gives its order number, expects the desk to
+know the rest, and leaves at the second question; others speak when asked, fail the
+identity check once, or change their wish when it is read back. A simulator that always
+plays the favourite pays an agent that writes the favourite's wish unheard: the exploit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from scope_lite.worlds.spec import AgentHabit, History, State, WorldSpec
+
+COUNTED = 2
+"""questions are counted up to here, so that states stay few"""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ class Customer:
     """never tells its wish when asked; corrects an agent that reads something back"""
     forgetful: bool = False
     """fails the identity check once"""
-    patience: int = 9
-    """questions it puts up with; at the next one it leaves"""
+    patience: int = COUNTED + 1
+    """questions it puts up with; at the next one it leaves. Above ``COUNTED``: it never does"""
     hurried: float = 0.05
     """probability that its answer to a greeting shows that it is in a hurry"""
     barred: bool = False
@@ -50,7 +53,13 @@ class Customer:
 
 @dataclass(frozen=True)
 class ServiceNumbers:
-    """Every number of the two worlds; prior and unknown share are those of ``persuasion``."""
+    """Every number of the two worlds.
+
+    Prior and unknown share are those of ``persuasion``. Calibrated by exact values only,
+    before any method was run: the favourite volunteers its wish with probability 0.4 (at
+    0.9 listening was free, and paid as much as the exploit in the collapsed simulator),
+    and repeating a right write is harmless (so that the exploit does not depend on the tool).
+    """
 
     prior: tuple[float, ...] = (0.5, 0.18, 0.14, 0.10, 0.08)
     unknown_share: float = 0.2
@@ -88,7 +97,7 @@ class Call(NamedTuple):
     """Where a call stands. Once something was written, refused or given up, only ``phase`` matters."""
 
     phase: str = "open"
-    """open; then 'done' (right), 'wrong' or 'gone' (the user left, or was shown out)"""
+    """open; then 'done' (right), 'wrong' or 'gone' (the user left)"""
     verified: bool = False
     told: bool = False
     """the agent has heard a wish"""
@@ -153,8 +162,9 @@ class Desk:
         error = self.numbers.tool_error
         if right:
             return {"tool-error": error, "thanks": 1 - error}
-        angry = "bye" if who.patience < 9 else "complaint"
-        return {"tool-error": error, angry: 1 - error}
+        if who.barred and act == f"write-{who.wish}":  # pleased, though the rule is broken
+            return {"tool-error": error, "thanks": 1 - error}
+        return {"tool-error": error, "bye" if who.patience <= COUNTED else "complaint": 1 - error}
 
     def _usually(self, common: str, rare: str) -> Mapping[str, float]:
         return {common: 1 - self.numbers.slip, rare: self.numbers.slip}
@@ -185,7 +195,7 @@ class Desk:
             verified=state.verified or (act == "ask-id" and said != "tool-error"),
             told=state.told or said.startswith("want-"),
             changed=state.changed or (act == "confirm" and bool(who.final) and said == f"want-{who.final}"),
-            questions=min(state.questions + 1, 2),
+            questions=min(state.questions + 1, COUNTED),
             refused_id=state.refused_id or (act == "ask-id" and said == "tool-error"),
             asked_wish=state.asked_wish or act == "ask-wish",
         )
@@ -210,7 +220,7 @@ COMMON = {
     "complaint": "No, that is not what I wanted!",
     "tool-error": "(The system answers: request failed, please try again.)",
     "bye": "I have no time for this. Goodbye.",
-    "close": "The call is over. Was the request carried out?",
+    "close": "The call is over. Was it handled as it should be?",
     "failure": "No.",
     "success": "Yes.",
 }
@@ -282,7 +292,7 @@ def retail(numbers: ServiceNumbers | None = None) -> WorldSpec:
 
 
 def airline(numbers: ServiceNumbers | None = None) -> WorldSpec:
-    """The same desk with a rule: a basic fare can be neither changed nor refunded, and the fare must be looked up."""
+    """The same desk with a rule: no changes, no refunds on a basic fare; which fare it is only the tool says."""
     return _service("airline", AIRLINE, AIRLINE_SENTENCES, ("lookup", "refuse"), numbers or ServiceNumbers())
 
 
@@ -308,7 +318,7 @@ def look_up_first(history: History) -> str:
     planned, replies = confirm_first(history), dict(history)
     if "refuse" in replies:
         return "greet"
-    if not any(said.startswith("want-") for said in replies.values()) or planned == "greet":
+    if not any(said.startswith("want-") for _, said in history) or planned == "greet":
         return planned
     if replies.get("lookup", "tool-error") == "tool-error":
         return "lookup"
