@@ -5,7 +5,7 @@ import pytest
 
 from scope_lite.nano import build_tokenizer, panel_members, sample_dialogues
 from scope_lite.worlds import get_world
-from scope_lite.worlds.exact import ask_then_match, policy_value
+from scope_lite.worlds.exact import ask_then_match, optimal_value, policy_value
 from scope_lite.worlds.persuasion_hard import SATED_AFTER, TASTES, ask_again
 from scope_lite.worlds.retail import AIRLINE, RETAIL, confirm_first, look_up_first
 
@@ -216,3 +216,12 @@ def test_the_agents_of_the_mix_succeed_sometimes_and_are_beaten_by_far(name):
     dialogues = sample_dialogues(world, world.prior, 1500, np.random.default_rng(0))
     own = world.rewards[dialogues.outcomes[~dialogues.explored]].mean()
     assert 0.05 < own < 0.4
+
+
+@pytest.mark.parametrize(
+    ("name", "robust"), [("retail", confirm_first), ("airline", look_up_first), ("persuasion_hard", ask_again)]
+)
+def test_a_robust_policy_stays_visibly_below_the_optimum_on_real_users(name, robust):
+    world = get_world(name)
+    best = optimal_value(world, world.real_prior)
+    assert policy_value(world, world.real_prior, robust) < best - 0.15

@@ -47,18 +47,17 @@ def _value(world: World, level: _Level, turns: int, gamma: float) -> Float[np.nd
         size = CHUNK // acts
         slices = [_Level(level.belief[i : i + size], level.states[i : i + size]) for i in parts]
         return np.concatenate([_value(world, part, turns, gamma) for part in slices])
-    best = np.full(n, -np.inf)
-    for act in range(acts):
-        chosen = np.full(n, act)
-        probs = users.reply_probabilities(chosen)
-        rows, replies = np.nonzero(probs > 0)
-        child = BeliefUsers(world, np.ones(1), 0, gamma)
-        child.belief, child.states = level.belief[rows], level.states[rows]
-        child.observe(chosen[rows], replies)
-        nodes, inverse = _unique(child.belief, child.states)
-        values = _value(world, nodes, turns - 1, gamma)[inverse]
-        best = np.maximum(best, np.bincount(rows, probs[rows, replies] * values, minlength=n))
-    return best
+    # the children of all acts are merged before the one recursion: most of them meet again
+    chosen = np.repeat(np.arange(acts), n)
+    users.belief, users.states = np.tile(level.belief, (acts, 1)), np.tile(level.states, (acts, 1))
+    probs = users.reply_probabilities(chosen)
+    rows, replies = np.nonzero(probs > 0)
+    child = BeliefUsers(world, np.ones(1), 0, gamma)
+    child.belief, child.states = users.belief[rows], users.states[rows]
+    child.observe(chosen[rows], replies)
+    nodes, inverse = _unique(child.belief, child.states)
+    values = _value(world, nodes, turns - 1, gamma)[inverse]
+    return np.bincount(rows, probs[rows, replies] * values, minlength=n * acts).reshape(acts, n).max(axis=0)
 
 
 def _unique(belief: Float[np.ndarray, "n Z"], states: Int[np.ndarray, "n Z"]) -> tuple[_Level, Int[np.ndarray, " n"]]:
