@@ -17,6 +17,7 @@ import json
 import os
 import queue
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -266,6 +267,8 @@ def serve(target: str, orders: IO[str]) -> None:
 
     When the orders end while a run is training, that run is interrupted, and can be resumed.
     """
+    # under nohup an interrupt is ignored, and a worker whose parent has died would train on for nobody
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # whatever training prints goes to the log, so that the pipe carries answers only
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 
 import pytest
@@ -12,6 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Nothing here may ask a model hub: a test must not depend on the network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A job started in the background or by nohup inherits an ignored Ctrl-C, and so would every process under test.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache

@@ -222,9 +222,12 @@ def test_ctrl_c_during_a_notebook_exits_with_130_and_takes_the_kernel_along(home
     words = [sys.executable, "-m", "scope_lite", "run", "--param", f"do={do}", "--out", str(home / "out")]
     env = {**os.environ, "SCOPE_LITE_HOME": str(home)}
     with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: pid_file.exists() and pid_file.read_text())
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        try:
+            wait_for(lambda: pid_file.exists() and pid_file.read_text())
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or leaving the block would wait for it for ever
     assert process.returncode == 130 and "stopped" in told and "Traceback" not in told, told
     wait_for(lambda: not alive(int(pid_file.read_text())))
 

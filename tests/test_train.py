@@ -77,7 +77,7 @@ def test_an_unknown_model_or_simulator_leaves_no_run_folder(tmp_path):
     with pytest.raises(ScopeError, match="did you mean 'qwen3-tiny'"):
         train(method_config("single", **SMALL, model="qwen3-tini"), tmp_path)
     with pytest.raises(ScopeError, match="did you mean 'sim-a'"):
-        train(method_config("single", **SMALL, simulator={"members": ["sim-A"]}), tmp_path)
+        train(method_config("single", **SMALL, simulator={"members": ["sim_a"]}), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
