@@ -6,6 +6,8 @@ import pytest
 
 from scope_lite.config import METHODS, load_config, method_config
 from scope_lite.errors import ScopeError
+from scope_lite.paths import HOME
+from scope_lite.simulators import read_panel
 from scope_lite.train import CollapseAlarm, train
 
 SMALL = dict(steps=4, groups=2, group_size=4, eval_every=2, eval_dialogues=2, final_dialogues=4, checkpoint_every=2)
@@ -116,3 +118,12 @@ def test_a_saved_config_reads_back_as_itself(tmp_path):
     config = method_config("verbalized", **SMALL)
     path = train(config, tmp_path)
     assert load_config(path / "config.yaml") == config
+
+
+def test_every_logged_metric_is_explained_in_the_readme(tmp_path):
+    path = train(method_config("population", **SMALL), tmp_path)
+    logged = {key for line in metrics_of(path).splitlines() for key in json.loads(line)}
+    timed = {key for line in (path / "timing.jsonl").read_text().splitlines() for key in json.loads(line)}
+    by_member = {f"panel/{m.name}/reward" for m in read_panel("persuasion")}
+    readme = (HOME / "README.md").read_text()
+    assert not [key for key in (logged | timed) - by_member - {"step"} if f"`{key}`" not in readme]
