@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scope_lite.errors import ScopeError
 from scope_lite.paths import NANO_MODELS
@@ -26,13 +26,18 @@ class Settings(BaseModel):
 class SimulatorConfig(Settings):
     """Who plays the user in training."""
 
-    kind: Literal["frozen", "persona", "verbalized", "trained"] = "frozen"
+    kind: Literal["frozen", "persona", "verbalized", "trained", "self"] = "frozen"
     """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS;
-    trained: a second trainable seat that starts as the first member"""
+    trained: a second trainable seat that starts as the first member; self: the policy's own adapter in both seats"""
     members: tuple[str, ...] = ("sim-a",)
     """panel members that play, one a group, in cyclic rotation over groups"""
     sharpness: float | None = Field(default=None, gt=0)
-    """gamma at every reply; null takes what the panel's file says of the member"""
+    """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1)"""
+    outcome: Literal["simulator", "world", "judge"] | None = None
+    """who says how a training dialogue ended: the simulator's last word; the world, from what was said (nobody's to
+    learn); or a frozen judge that takes every user for the simulator's favourite type. null: as the world has it"""
+    draw: Literal["group", "rollout"] = "group"
+    """whether one simulator plays a whole group, or (the paper's) each rollout has its own"""
     persona: Literal["says", "as"] = "says"
     """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
     k: int = Field(default=5, ge=1)
@@ -43,17 +48,26 @@ class SimulatorConfig(Settings):
     """how far the listed distribution is moved off P (Prop. 3.7)"""
     direction: Literal["mode", "wrong"] = "mode"
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
-    reward: Literal["curriculum", "adversarial", "cooperative", "zero", "random"] = "curriculum"
+    reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
     """what a trained simulator is paid for; zero and random are controls"""
     kl_coef: float = Field(default=0.1, ge=0)
-    """weight of KL(trained simulator || the simulator it started from), nats"""
+    """weight of KL(trained simulator || the simulator it started from), nats; in self-play the policy's own counts"""
     learning_rate: float = Field(default=1e-3, gt=0)
     pool_size: int = Field(default=1, ge=1)
     """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
     cadence: int = Field(default=4, ge=1)
     """steps between two snapshots"""
-    pool_sampling: Literal["uniform", "newest"] = "uniform"
-    """how a group's simulator is drawn from the pool; newest: the weight halves with age"""
+    pool_sampling: Literal["uniform", "newest", "distinct"] = "uniform"
+    """how a group's simulator is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
+    those whose replies differ from every newer one's"""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SimulatorConfig:
+        if not self.members and self.kind != "self":
+            raise ValueError(f"a simulator of kind {self.kind!r} needs at least one member")
+        if self.reward == "disagreement" and self.pool_size < 2:
+            raise ValueError("the reward 'disagreement' compares with past selves: it needs a pool_size of 2 or more")
+        return self
 
 
 # What each kind of simulator reads besides its members and sharpness. The rest is left out of a run's name, so that
@@ -63,6 +77,7 @@ READS: dict[str, set[str]] = {
     "persona": {"persona"},
     "verbalized": {"k", "noise", "eta", "direction"},
     "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling"},
+    "self": {"reward", "pool_size", "cadence", "pool_sampling"},
 }
 
 
@@ -110,7 +125,7 @@ class RunConfig(Settings):
         """Hash of this config and of the models that it names: the same content is the same run."""
         models = _shipped_models(self.world, self.model)
         settings = self.model_dump(mode="json")
-        read = {"kind", "members", "sharpness"} | READS[self.simulator.kind]
+        read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
         settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
         content = json.dumps([settings, models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
@@ -136,6 +151,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "ensemble": {"simulator": {"kind": "frozen", "members": ["sim-a", "sim-b", "sim-c"]}},
     "cotraining": {"simulator": {"kind": "trained"}},
     "population": {"simulator": {"kind": "trained", "pool_size": 5}},
+    "selfplay": {"simulator": {"kind": "self", "members": [], "reward": "cooperative"}},
+    "selfplay_population": {"simulator": {"kind": "self", "members": [], "reward": "cooperative", "pool_size": 5}},
     "unsharpened": {"simulator": {"kind": "frozen", "sharpness": 1.0}},
 }
 """What each method's name stands for; 'unsharpened' trains on P itself and is a control, not a method."""

@@ -27,9 +27,9 @@ from scope_lite.engines.chat import ChatFormat
 from scope_lite.engines.hf import load_base
 from scope_lite.errors import ScopeError
 from scope_lite.paths import NANO_MODELS
-from scope_lite.simulators import CLOSE, PanelMember, choice_sets, read_panel, write_panel
+from scope_lite.simulators import CLOSE, COLLAPSED_SHARPNESS, PanelMember, choice_sets, read_panel, write_panel
 from scope_lite.worlds import World, get_world
-from scope_lite.worlds.users import BeliefUsers, draw
+from scope_lite.worlds.users import BeliefUsers, draw, told_prior
 
 TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
@@ -61,9 +61,11 @@ def _shape(hidden: int, inner: int, layers: int, heads: int) -> dict:
 def build_tokenizer(world: World) -> PreTrainedTokenizerFast:
     """One token an act, one a role, one a persona prompt."""
     roles = ["<|pad|>", "<|system|>", "<|user|>", "<|assistant|>"]
-    personas = [f"user-{how}-{z}" for how in ("as", "says") for z in world.spec.prior]
     spec = world.spec
-    words = [*roles, "agent", "user", *personas, *spec.agent_acts, *spec.user_acts, CLOSE, *spec.outcomes]
+    personas = [f"user-{how}-{z}" for how in ("as", "says") for z in spec.prior if not spec.told]
+    prompts = [*world.tasks, *world.prompts, *personas]
+    # two agents who are alike share their acts
+    words = dict.fromkeys([*roles, *prompts, *spec.agent_acts, *spec.user_acts, CLOSE, *spec.outcomes])
     core = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<|pad|>"))
     core.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(
@@ -75,6 +77,8 @@ def build_tokenizer(world: World) -> PreTrainedTokenizerFast:
 class Dialogues:
     """n dialogues of a population, and what the exact users would have said at every turn."""
 
+    tasks: Int[np.ndarray, " n"]
+    prompts: Int[np.ndarray, " n"]
     acts: Int[np.ndarray, "n H"]
     replies: Int[np.ndarray, "n H"]
     outcomes: Int[np.ndarray, " n"]
@@ -90,14 +94,18 @@ def sample_dialogues(world: World, prior: np.ndarray, n: int, rng: np.random.Gen
     A policy under training goes where no agent of the mix goes; a simulator must know its way there.
     """
     spec = world.spec
-    users = BeliefUsers(world, prior, n)
+    prompts = np.zeros(n, dtype=int)
+    if len(world.prompts) > 1:  # where all are told the same, nothing is drawn
+        prompts = rng.choice(len(world.prompts), size=n, p=world.knows @ prior)
+    tasks = rng.integers(len(world.tasks), size=n)  # of one task: takes nothing from the stream
+    users = BeliefUsers(world, told_prior(world, prior, prompts), n, tasks=tasks)
     shares = np.array([h.weight for h in spec.habits])
     habits = rng.choice(len(shares), size=n, p=shares / shares.sum())
     explored = rng.random(n) < 0.4
     favourite, fickle = rng.integers(len(spec.agent_acts), size=n), rng.random(n)
     acts, replies = np.zeros((n, world.horizon), dtype=int), np.zeros((n, world.horizon), dtype=int)
     reply_probs = np.zeros((n, world.horizon, len(spec.user_acts)))
-    histories: list[tuple[tuple[str, str], ...]] = [()] * n
+    histories = [world.opening(t) for t in tasks]
     for t in range(world.horizon):
         anything = rng.integers(len(spec.agent_acts), size=n)
         for i in range(n):
@@ -111,7 +119,8 @@ def sample_dialogues(world: World, prior: np.ndarray, n: int, rng: np.random.Gen
         said = zip(histories, acts[:, t], replies[:, t], strict=True)
         histories = [(*h, (spec.agent_acts[a], spec.user_acts[r])) for h, a, r in said]
     outcome_probs = users.outcome_probabilities()
-    return Dialogues(acts, replies, draw(outcome_probs, rng.random(n)), reply_probs, outcome_probs, explored)
+    outcomes = draw(outcome_probs, rng.random(n))
+    return Dialogues(tasks, prompts, acts, replies, outcomes, reply_probs, outcome_probs, explored)
 
 
 @dataclass(frozen=True)
@@ -138,15 +147,18 @@ class Renderer:
         taught[:, columns] = True
         return Batch(ids, targets, taught)
 
-    def user(self, d: Dialogues, system: str) -> Batch:
-        """The user's seat; taught the exact distribution of every reply and of the outcome."""
+    def user(self, d: Dialogues, persona: str | None = None) -> Batch:
+        """The user's seat; taught the exact distribution of every reply and of the outcome that it speaks."""
         n, h = d.acts.shape
-        target = np.zeros((n, h + 1, self.vocabulary))
+        ends = self.world.spec.outcome_by == "simulator"
+        target = np.zeros((n, h + ends, self.vocabulary))
         target[:, :h, self.ids["reply"]] = d.reply_probs
-        target[:, h, self.ids["outcome"]] = d.outcome_probs
+        if ends:
+            target[:, h, self.ids["outcome"]] = d.outcome_probs
         rows: list[list[int]] = []
         columns: list[int] = []
-        for acts, replies in zip(d.acts, d.replies, strict=True):
+        for told, acts, replies in zip(d.prompts, d.acts, d.replies, strict=True):
+            system = persona or self.world.prompts[told]
             ids: list[int] = []
             columns = []
             for act, reply in zip(acts, replies, strict=True):
@@ -154,8 +166,9 @@ class Renderer:
                 ids = ids + (self.format.continuation(heard) if ids else self.format.opening(system, heard))
                 columns.append(len(ids) - 1)
                 ids.append(int(self.ids["reply"][reply]))
-            ids = ids + self.format.continuation(CLOSE)
-            columns.append(len(ids) - 1)
+            if ends:
+                ids = ids + self.format.continuation(CLOSE)
+                columns.append(len(ids) - 1)
             rows.append(ids)
         return self._batch(rows, columns, target)
 
@@ -167,8 +180,8 @@ class Renderer:
         np.put_along_axis(target, self.ids["act"][acts][..., None], 1.0, axis=-1)
         rows: list[list[int]] = []
         columns: list[int] = []
-        for row_acts, row_replies in zip(acts, replies, strict=True):
-            ids = self.format.opening("agent", None)
+        for task, row_acts, row_replies in zip(d.tasks[keep], acts, replies, strict=True):
+            ids = self.format.opening(self.world.tasks[task], None)
             columns = []
             for t, act in enumerate(row_acts):
                 if t:
@@ -183,7 +196,7 @@ def _user_batches(
     world: World, prior: np.ndarray, render: Renderer, n: int, rng: np.random.Generator, personas: bool
 ) -> Iterator[Batch]:
     """Plain users, and (for the base model) users under each kind of persona prompt."""
-    yield render.user(sample_dialogues(world, prior, n, rng), "user")
+    yield render.user(sample_dialogues(world, prior, n, rng))
     if personas:
         z = str(rng.choice(list(world.spec.prior)))
         yield render.user(sample_dialogues(world, world.prior_vector({z: 1.0}), n // 4, rng), f"user-as-{z}")
@@ -205,7 +218,7 @@ def pretrain(
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3 if base else 2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=steps)
     for _ in range(steps):
-        batches = list(_user_batches(world, prior, render, 192, rng, personas=base))
+        batches = list(_user_batches(world, prior, render, 192, rng, personas=base and not world.spec.told))
         if base:
             batches.append(render.agent(sample_dialogues(world, prior, 128, rng)))
         loss = torch.stack([_loss(model, b) for b in batches]).mean()
@@ -222,7 +235,7 @@ def pretrain(
 def user_kl(model: PreTrainedModel, world: World, prior: np.ndarray, render: Renderer, n: int = 2000) -> float:
     """Mean KL(exact || model) in nats a turn, on held-out dialogues (replies and outcome alike)."""
     held_out = sample_dialogues(world, prior, n, np.random.default_rng(99))
-    batch = render.user(held_out, "user")
+    batch = render.user(held_out)
     p, log_q = batch.targets[batch.taught], model(input_ids=batch.ids).logits[batch.taught].log_softmax(-1)
     return torch.where(p > 0, p * (p.clamp_min(1e-30).log() - log_q), torch.zeros_like(p)).sum(-1).mean().item()
 
@@ -288,15 +301,15 @@ def panel_members(world: World) -> list[PanelMember]:
     """
     types, shares = list(world.spec.prior), list(world.spec.prior.values())
     moved = [dict(zip(types, np.roll(shares, i).tolist(), strict=True)) for i in range(len(types))]
-    members = [PanelMember("sim-a", DEFAULT_FAMILY, 8.0, "collapsed", moved[0])]
+    members = [PanelMember("sim-a", DEFAULT_FAMILY, COLLAPSED_SHARPNESS, "collapsed", moved[0])]
     for i in range(1, len(types)):
         name = f"sim-{chr(ord('a') + i)}"
-        members.append(PanelMember(name, name, 8.0, "collapsed", moved[i]))
+        members.append(PanelMember(name, name, COLLAPSED_SHARPNESS, "collapsed", moved[i]))
     reversed_tail = dict(zip(types, [shares[0], *shares[:0:-1]], strict=True))
     outside = [z for z in world.spec.real_prior if z not in world.spec.prior]
     outsiders = {z: 0.8 / len(outside) for z in outside} | {types[0]: 0.2}
     members += [
-        PanelMember("twin", "twin", 8.0, "collapsed", reversed_tail),
+        PanelMember("twin", "twin", COLLAPSED_SHARPNESS, "collapsed", reversed_tail),
         PanelMember("half", "sim-c", 2.0, "broad", moved[2]),
         PanelMember("broad", "broad", 1.0, "broad", {z: 1 / len(types) for z in types}),
         PanelMember("outside", "outside", 2.0, "outside", outsiders),

@@ -9,7 +9,8 @@ from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.rollouts import run_dialogues
 from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat, Seat
-from scope_lite.simulators import Library, PanelMember, read_panel
+from scope_lite.simulators import Library, PanelMember, draw_prompts, draw_tasks, read_panel, seat_simulator
+from scope_lite.worlds.users import BeliefUsers, ScriptedUsers, told_prior
 
 FIRST_GROUP = 1_000_000  # panel rows are keyed apart from training rows
 
@@ -32,13 +33,23 @@ class Panel:
             rows = np.arange(i * dialogues, (i + 1) * dialogues)
             parts.append((rows, self._seat(member, keys[rows])))
         names = [m.name for m in self.members for _ in range(dialogues)]
-        seat = ModelSeat(policy, keys, "policy", ["agent"] * len(keys))
+        tasks = draw_tasks(self.world, keys)
+        seat = ModelSeat(policy, keys, "policy", [self.world.tasks[t] for t in tasks])
         return run_dialogues(self.world, seat, RoutedSeat(parts), keys, names)
 
     def _seat(self, member: PanelMember, keys: RowKeys) -> Seat:
         if member.model is None:
-            return ScriptedSeat(self.world, self.world.prior_vector(member.population), keys)
-        return ModelSeat(self.models[member.name], keys, "simulator", ["user"] * len(keys))
+            return ScriptedSeat(self.world, self._own_users(member, keys), keys)
+        model = self.models[member.name]
+        return seat_simulator(self.world, model, member.population, keys, keys, self.world.spec.outcome_by)
+
+    def _own_users(self, member: PanelMember, keys: RowKeys) -> ScriptedUsers | BeliefUsers:
+        """Scripted users, or (a member with another sharpness than 1) the exact simulator of its population."""
+        prior, tasks = self.world.prior_vector(member.population), draw_tasks(self.world, keys)
+        if member.kind == "scripted":
+            return ScriptedUsers.sample(self.world, prior, keys.uniforms(0, "task")[:, 0], tasks)
+        known = told_prior(self.world, prior, draw_prompts(self.world, prior, keys))
+        return BeliefUsers(self.world, known, len(keys), member.sharpness, tasks)
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
         """Mean reward by member, and over the seen and the unseen simulators (scripted users apart)."""
@@ -46,7 +57,7 @@ class Panel:
         for r in rollouts:
             by_name[r.simulator].append(r.reward)
         mean = {name: float(np.mean(rewards)) for name, rewards in by_name.items()}
-        simulators = [m.name for m in self.members if m.model]
+        simulators = [m.name for m in self.members if m.kind != "scripted"]
         groups = {"seen": [n for n in simulators if n in self.seen]}
         groups["unseen"] = [n for n in simulators if n not in self.seen]
         metrics = {f"panel/{name}/reward": value for name, value in mean.items()}

@@ -54,12 +54,14 @@ class Rollout:
     replies: list[str]
     outcome: str
     reward: float
+    turns: int = 0
+    """turns that counted; fewer than were played where the work was done before the end"""
     policy: Transcript | None = None
     simulator_transcript: Transcript | None = None
 
     def readable(self) -> dict[str, Any]:
         """What ``rollouts.jsonl`` keeps: the words, not the tokens."""
-        keep = ("task", "simulator", "group", "member", "acts", "replies", "outcome", "reward")
+        keep = ("task", "simulator", "group", "member", "acts", "replies", "outcome", "reward", "turns")
         return {name: getattr(self, name) for name in keep}
 
 

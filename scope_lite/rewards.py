@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scope_lite.rng import RowKeys
@@ -61,6 +61,24 @@ SIMULATOR_REWARDS: dict[str, Callable[[Rewards, RowKeys], Rewards]] = {
     "zero": zero,
     "random": random,
 }
+"""Those that are a function of the policy's rewards; "disagreement" reads the simulator's words (``surprise``)."""
+
+
+def surprise(
+    now: Float[Tensor, " n"], past: Float[Tensor, "m n"], row: Int[Tensor, " n"], rollouts: int
+) -> Float[Tensor, " rollouts"]:
+    """The reward "disagreement": mean log ratio of a rollout's replies, now against each past self (nats a token).
+
+    Its expectation under the current weights is the mean KL from the past selves, so a
+    simulator that is paid for it moves to where no snapshot of the pool speaks.
+
+    Args:
+        now: log probabilities of the replies under the current weights; ``row[i]`` is the rollout of token i.
+        past: the same under each of m past selves.
+    """
+    gaps = now - past.mean(dim=0)
+    counts = torch.bincount(row, minlength=rollouts).clamp_min(1)
+    return torch.zeros(rollouts).index_add(0, row, gaps) / counts
 
 
 def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> dict[str, float | None]:

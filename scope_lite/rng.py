@@ -45,6 +45,10 @@ class RowKeys:
     def __getitem__(self, rows: np.ndarray) -> RowKeys:
         return RowKeys(self.run, self.step, self.group[rows], self.member[rows])
 
+    def by_group(self) -> RowKeys:
+        """The same rows without their place in the group: what is drawn from these is one for the whole group."""
+        return RowKeys(self.run, self.step, self.group, np.zeros_like(self.member))
+
     def uniforms(self, turn: int, seat: str, token: int = 0, n: int = 1) -> Float[np.ndarray, "b n"]:
         """``n`` uniform numbers in [0, 1) for each row at this turn, seat and token."""
         state = np.zeros(len(self.group), dtype=np.uint64)

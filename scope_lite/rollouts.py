@@ -16,7 +16,7 @@ def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKey
         names: the name of the simulator that plays each row.
 
     Returns:
-        One rollout a row, in order; the reward is the world's value of the outcome spoken.
+        One rollout a row, in order; the reward is the world's value of the outcome.
     """
     acts: list[list[str]] = []
     replies: list[list[str]] = []
@@ -29,10 +29,14 @@ def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKey
     simulator.hear([CLOSE] * len(keys))
     outcomes = simulator.speak(world.horizon, "outcome")
     value = dict(zip(world.spec.outcomes, world.spec.rewards, strict=True))
+    told = policy.systems
     heard = simulator.transcripts
+    spoken = [
+        tuple(zip(a, r, strict=True)) for a, r in zip(zip(*acts, strict=True), zip(*replies, strict=True), strict=True)
+    ]
     return [
         Rollout(
-            task=world.name,
+            task=told[i],
             simulator=names[i],
             group=int(keys.group[i]),
             member=int(keys.member[i]),
@@ -40,6 +44,7 @@ def run_dialogues(world: World, policy: ModelSeat, simulator: Seat, keys: RowKey
             replies=[turn[i] for turn in replies],
             outcome=outcomes[i],
             reward=value[outcomes[i]],
+            turns=world.spec.turns(spoken[i]),
             policy=policy.transcripts[i],
             simulator_transcript=heard[i],
         )

@@ -2,7 +2,8 @@
 
 A seat hears one message a row and speaks one message a row. A ``ModelSeat`` is a
 language model with its own transcripts; a ``ScriptedSeat`` is the world's real users; a
-``RoutedSeat`` sends each row to the seat that plays it.
+``RefereedSeat`` lets the world say how a model's dialogue ended; a ``RoutedSeat`` sends each
+row to the seat that plays it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scope_lite.records import Transcript
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule
 from scope_lite.worlds import World
-from scope_lite.worlds.users import ScriptedUsers, draw
+from scope_lite.worlds.users import BeliefUsers, ScriptedUsers, draw
 
 
 class Seat(Protocol):
@@ -109,11 +110,10 @@ class ModelSeat:
 
 
 class ScriptedSeat:
-    """The world's users: a hidden type a row, drawn from a population, replying by its table."""
+    """The world's own users: with a hidden type a row, or the exact simulator that mixes and may sharpen them."""
 
-    def __init__(self, world: World, prior: Float[np.ndarray, " Z"], keys: RowKeys):
-        self.world, self.keys = world, keys
-        self.users = ScriptedUsers.sample(world, prior, keys.uniforms(0, "task")[:, 0])
+    def __init__(self, world: World, users: ScriptedUsers | BeliefUsers, keys: RowKeys):
+        self.world, self.users, self.keys = world, users, keys
         self.transcripts: list[Transcript | None] = [None] * len(keys)
         self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
         self._distributions: list[Float[np.ndarray, "b n"]] = []
@@ -136,6 +136,41 @@ class ScriptedSeat:
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         return self._distributions
+
+
+class RefereedSeat:
+    """A simulator that speaks, and a world that says how it ended: by what was said, not by the simulator's last word.
+
+    ``referee`` holds, for each row, the belief over the types that the simulator may have been.
+    """
+
+    def __init__(self, seat: Seat, referee: BeliefUsers, keys: RowKeys):
+        self.seat, self.referee, self.keys = seat, referee, keys
+        self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
+        self._outcome: list[Float[np.ndarray, "b n"]] = []
+
+    @property
+    def transcripts(self) -> Sequence[Transcript | None]:
+        return self.seat.transcripts
+
+    def hear(self, messages: list[str]) -> None:
+        index = self.referee.world.agent_index
+        if all(m in index for m in messages):
+            self._acts = np.array([index[m] for m in messages])
+            self.seat.hear(messages)
+
+    def speak(self, turn: int, kind: str) -> list[str]:
+        world = self.referee.world
+        if kind == "outcome":
+            self._outcome = [self.referee.outcome_probabilities()]
+            drawn = draw(self._outcome[0], self.keys.uniforms(turn, "simulator")[:, 0])
+            return [world.spec.outcomes[o] for o in drawn]
+        said = self.seat.speak(turn, kind)
+        self.referee.observe(self._acts, np.array([world.user_index[reply] for reply in said]))
+        return said
+
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
+        return [*self.seat.distributions(), *self._outcome]
 
 
 class RoutedSeat:

@@ -6,12 +6,14 @@ dialogues at once. Which simulator speaks in which group is decided by a ``Cast`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scope_lite.config import RunConfig, SimulatorConfig, closest
@@ -21,9 +23,13 @@ from scope_lite.paths import NANO_MODELS
 from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule, VerbalizedModel
-from scope_lite.seats import ModelSeat, RoutedSeat, Seat
+from scope_lite.seats import ModelSeat, RefereedSeat, RoutedSeat, Seat
 from scope_lite.worlds import World, get_world
+from scope_lite.worlds.users import BeliefUsers, draw, told_prior
 
+COLLAPSED_SHARPNESS = 8.0
+"""gamma of the collapsed members of every panel"""
+OutcomeRule = Literal["simulator", "world", "judge"]
 CLOSE = "close"
 """what the user hears when the turns are over, and answers with an outcome"""
 
@@ -34,7 +40,7 @@ class PanelMember:
 
     name: str
     model: str | None
-    """folder of its model; None for scripted users with a hidden type"""
+    """folder of its model; None for the world's own: scripted users with a hidden type, or an exact simulator"""
     sharpness: float
     """gamma at every reply and outcome"""
     kind: str
@@ -100,12 +106,53 @@ def check_names(config: RunConfig, folder: Path | None = None) -> None:
         raise ScopeError(closest(config.model, there, "model"))
 
 
+def draw_tasks(world: World, keys: RowKeys) -> Int[np.ndarray, " b"]:
+    """The task of each row, uniform; from ``keys.by_group()`` it is one for a whole group."""
+    return (keys.uniforms(0, "task", token=4)[:, 0] * len(world.tasks)).astype(int)
+
+
+def draw_prompts(world: World, prior: Float[np.ndarray, " Z"], keys: RowKeys) -> Int[np.ndarray, " b"]:
+    """What the simulator of each row is told, by the shares of the types that are told it."""
+    shares = np.broadcast_to(world.knows @ prior, (len(keys), len(world.prompts)))
+    return draw(shares, keys.uniforms(0, "task", token=5)[:, 0])
+
+
+def seat_simulator(
+    world: World,
+    model: SeatModel,
+    population: Mapping[str, float],
+    keys: RowKeys,
+    shared: RowKeys,
+    outcome: OutcomeRule,
+    rule: SamplingRule | None = None,
+    systems: list[str] | None = None,
+) -> Seat:
+    """A model in the simulator's seat, with whoever says how the dialogue ended.
+
+    Args:
+        population: the users that it speaks for; the world's referee believes in them at the start.
+        shared: keys of what is drawn once for a group, or for a row: its task and what the simulator is told.
+        outcome: "simulator": its own last word; "world": what follows from what was said; "judge": a frozen
+            judge that takes every user for the favourite type of ``population``.
+        systems: system prompts; by default what the world tells its users.
+    """
+    prior = world.prior_vector(population)
+    drawn = draw_prompts(world, prior, shared)
+    seat = ModelSeat(model, keys, "simulator", systems or [world.prompts[i] for i in drawn], rule)
+    if outcome == "simulator":
+        return seat
+    if outcome == "judge":
+        prior = np.where(np.arange(len(prior)) == prior.argmax(), 1.0, 0.0)
+    referee = BeliefUsers(world, told_prior(world, prior, drawn), len(keys), tasks=draw_tasks(world, shared))
+    return RefereedSeat(seat, referee, keys)
+
+
 class Cast:
     """Decides which simulator plays which group, and seats it (the paper's Frozen, Persona, VS and Ensemble).
 
     Group g of step s is played by member (s * groups + g) mod K: a cyclic rotation that
-    continues from step to step. The paper rotates over rollouts; here a group has one
-    simulator, so that its rewards can be compared with each other.
+    continues from step to step. The paper rotates over rollouts (``draw: rollout``); here a
+    group has one simulator, so that its rewards can be compared with each other.
     """
 
     def __init__(self, library: Library, config: SimulatorConfig):
@@ -113,34 +160,41 @@ class Cast:
         self.members = [panel_member(library, name) for name in config.members]
         sharpness = [config.sharpness or m.sharpness for m in self.members]
         self.models = [library.seat_model(m.model, s) for m, s in zip(self.members, sharpness, strict=True) if m.model]
+        self.outcome = outcome_rule(library.world, config)
         self.rule: SamplingRule = Direct()
         if config.kind == "verbalized":
             self.rule = VerbalizedModel(config.k, config.noise, config.eta, config.direction)
 
-    def systems(self, keys: RowKeys) -> list[str]:
-        """The system prompt of each row; a persona is drawn uniformly for each group."""
-        if self.config.kind != "persona":
-            return ["user"] * len(keys)
+    def personas(self, keys: RowKeys) -> list[str]:
+        """A persona prompt for each row, drawn uniformly for each group."""
         types = list(self.library.world.spec.prior)
-        whole_group = RowKeys(keys.run, keys.step, keys.group, np.zeros_like(keys.member))
-        drawn = (whole_group.uniforms(0, "task", token=1)[:, 0] * len(types)).astype(int)
+        drawn = (keys.by_group().uniforms(0, "task", token=1)[:, 0] * len(types)).astype(int)
         return [f"user-{self.config.persona}-{types[i]}" for i in drawn]
 
     def seat(self, keys: RowKeys) -> tuple[Seat, list[str]]:
         """The simulator's seat for these rows, and the name of the simulator in each row."""
         groups = int(keys.group.max()) + 1
-        member = (keys.step * groups + keys.group) % len(self.members)
-        systems = self.systems(keys)
+        turn = keys.step * groups + keys.group
+        member = (turn + keys.member if self.config.draw == "rollout" else turn) % len(self.members)
+        systems = self.personas(keys) if self.config.kind == "persona" else None
         parts: list[tuple[np.ndarray, Seat]] = []
         for i, model in enumerate(self.models):
             rows = np.flatnonzero(member == i)
             if len(rows):
-                said = [systems[r] for r in rows]
-                parts.append((rows, ModelSeat(model, keys[rows], "simulator", said, self.rule)))
+                said = [systems[r] for r in rows] if systems else None
+                population, mine = self.members[i].population, keys[rows]
+                seat = seat_simulator(
+                    self.library.world, model, population, mine, mine.by_group(), self.outcome, self.rule, said
+                )
+                parts.append((rows, seat))
         return RoutedSeat(parts), [self.members[i].name for i in member]
 
     def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
         """A frozen simulator learns nothing."""
+        return {}
+
+    def answers(self) -> dict[str, float]:
+        """Where the mode stands is worth drawing only when it can move."""
         return {}
 
     def state(self) -> dict[str, dict[str, Tensor]]:
@@ -151,13 +205,28 @@ class Cast:
         pass
 
 
+def outcome_rule(world: World, config: SimulatorConfig) -> OutcomeRule:
+    """Who says how a training dialogue ended: the config, or what the world has it.
+
+    Raises:
+        ScopeError: if the world cannot leave it to the simulator.
+    """
+    if config.outcome == "simulator" and world.spec.outcome_by == "world":
+        raise ScopeError(
+            f"in world {world.name!r} the simulator does not say how a dialogue ended; leave outcome at null"
+        )
+    return config.outcome or world.spec.outcome_by
+
+
 def panel_member(library: Library, name: str) -> PanelMember:
-    """The member of that name, as one to train with.
+    """The member of that name, as one to train with; a base model's name is a simulator of P on that model.
 
     Raises:
         ScopeError: if the panel has none, or it is a scripted user.
     """
     panel = {m.name: m for m in read_panel(library.world.name, library.folder.parent)}
+    if name not in panel and (library.folder / name / "config.json").exists():
+        return PanelMember(name, name, COLLAPSED_SHARPNESS, "collapsed", dict(library.world.spec.prior))
     if name not in panel:
         raise ScopeError(closest(name, list(panel), "simulator"))
     if panel[name].model is None:

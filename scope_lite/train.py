@@ -22,7 +22,7 @@ from scope_lite.rng import RowKeys
 from scope_lite.rollouts import run_dialogues
 from scope_lite.runs import RunFolder
 from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Cast, Library, check_names
+from scope_lite.simulators import Cast, Library, check_names, draw_tasks
 from scope_lite.theory.measured import odds_from_logprobs
 from scope_lite.worlds import get_world
 
@@ -50,8 +50,11 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         if run.finished:
             return run.path
         library = Library(world)
-        learner = Learner(library.seat_model(config.model), config, seed=config.seed)
-        cast = TrainedCast(library, config) if config.simulator.kind == "trained" else Cast(library, config.simulator)
+        kind = config.simulator.kind
+        both_seats = (config.simulator.sharpness or 1.0) if kind == "self" else 1.0
+        learner = Learner(library.seat_model(config.model, both_seats), config, seed=config.seed)
+        learns = kind in ("trained", "self")
+        cast = TrainedCast(library, config, learner) if learns else Cast(library, config.simulator)
         trained = config.simulator.members if config.steps else ()
         panel = Panel(library, seen=trained)
         alarm = CollapseAlarm()
@@ -68,7 +71,8 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             metrics, timing = {"step": step}, {}
             if step > 0:
                 keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
-                policy = ModelSeat(learner.model, keys, "policy", ["agent"] * len(keys))
+                told = [world.tasks[t] for t in draw_tasks(world, keys.by_group())]
+                policy = ModelSeat(learner.model, keys, "policy", told)
                 simulator, names = cast.seat(keys)
                 rollouts = run_dialogues(world, policy, simulator, keys, names)
                 played = time.perf_counter()
@@ -84,7 +88,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                     "simulator/epsilon": collapse_error(simulator.distributions()[: world.horizon]),
                     **learned,
                     "odds_exploit": exploit_odds(rollouts, world.spec.exploit),
-                    "turns": float(np.mean([len(r.acts) for r in rollouts])),
+                    "turns": float(np.mean([r.turns for r in rollouts])),
                 }
                 tokens = sum(len(t.ids) for t in policy.transcripts)
                 timing = {"rollout_seconds": played - began, "train_seconds": time.perf_counter() - played}
@@ -93,7 +97,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             if step % config.eval_every == 0 or last:
                 dialogues = config.final_dialogues if last else config.eval_dialogues
                 evaluation = panel.play(learner.model, config.seed, step, dialogues)
-                metrics |= panel.metrics(evaluation)
+                metrics |= {**panel.metrics(evaluation), **cast.answers()}
                 kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
                 run.log_rollouts([{"step": step, **r} for r in kept])
             metrics["collapse_alarm"] = alarm.check(metrics)

@@ -20,7 +20,7 @@ def brute_force_reply(world, prior, acts, replies, act):
     """P(reply | history) by summing over types, one dialogue, plain loops."""
     total = np.zeros(len(world.spec.user_acts))
     for z, weight in enumerate(prior):
-        state = world.start
+        state = world.starts[0]
         for a, r in zip(acts, replies, strict=True):
             weight *= world.reply[z, state, a, r]
             state = world.next_state[z, state, a, r]
@@ -128,8 +128,8 @@ def test_a_persona_claim_changes_the_words_and_not_the_reactions():
     claimed = world.claiming("social")
     ask, appeal = world.agent_index["ask"], world.agent_index["appeal-heart"]
     z = world.spec.user_types.index("heart")
-    assert claimed.reply[z, world.start, ask, world.user_index["reveal-social"]] == pytest.approx(0.95)
-    np.testing.assert_array_equal(claimed.reply[z, world.start, appeal], world.reply[z, world.start, appeal])
+    assert claimed.reply[z, world.starts[0], ask, world.user_index["reveal-social"]] == pytest.approx(0.95)
+    np.testing.assert_array_equal(claimed.reply[z, world.starts[0], appeal], world.reply[z, world.starts[0], appeal])
     np.testing.assert_allclose(claimed.reply.sum(-1), 1, atol=1e-12)
 
 

@@ -65,7 +65,6 @@ class SeatModel:
         self.model = model
         self.tokenizer = tokenizer
         self.format = ChatFormat(tokenizer)
-        self.sharpness = sharpness
         self.peft: Any = None
         self._words: dict[tuple[int, ...], str] = {}
         vocabulary = model.config.vocab_size
@@ -74,6 +73,9 @@ class SeatModel:
         self.choice_index = {"": 0} | {name: i + 1 for i, name in enumerate(choices or {})}
         self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in (choices or {}).items()}
         self.choice_bias = torch.zeros(len(self.choice_index), vocabulary)
+        # sharpness is a user's; a model that plays both seats chooses its acts as it is
+        scales = [1.0 if name == "act" else sharpness for name in self.choice_index]
+        self.choice_scale = torch.tensor(scales)
         for name, ids in (choices or {}).items():
             row = self.choice_bias[self.choice_index[name]]
             row.fill_(-torch.inf)
@@ -107,7 +109,7 @@ class SeatModel:
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
         """Logits of the next token, sharpened, minus infinity outside the allowed set."""
         raw = self.model.lm_head(hidden).float()
-        return raw * self.sharpness + self.choice_bias[choice]
+        return raw * self.choice_scale[choice][:, None] + self.choice_bias[choice]
 
     def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
         """Log probability of every generated token, and the full log distribution it came from (nats).
@@ -175,5 +177,5 @@ class Session:
         """Distribution of each row's next token, in float64."""
         sets = torch.full((len(self.hidden),), choice)
         raw = self.seat.model.lm_head(self.hidden).float()
-        scale = self.seat.sharpness if sharpness is None else sharpness
+        scale = self.seat.choice_scale[choice] if sharpness is None else sharpness
         return (raw * scale + self.seat.choice_bias[sets]).double().softmax(-1).numpy()

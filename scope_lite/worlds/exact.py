@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from scope_lite.worlds.spec import History, World
-from scope_lite.worlds.users import BeliefUsers
+from scope_lite.worlds.users import BeliefUsers, told_prior
 
 Policy = Callable[[History], str]
 CHUNK = 200_000  # nodes expanded at a time: about 200 MB
@@ -30,9 +30,16 @@ def optimal_value(world: World, prior: Float[np.ndarray, " Z"], gamma: float = 1
     """The largest expected reward that any policy can have against these users, gamma-sharpened.
 
     Returns:
-        A reward in [0, 1].
+        A reward in [0, 1], the mean over the world's tasks (the policy is told which one it has).
+
+    Raises:
+        ValueError: for sharpened users that are told different things: what each would sharpen, the others do not know.
     """
-    return float(_value(world, _Level(prior[None], np.full((1, len(prior)), world.start)), world.horizon, gamma)[0])
+    if gamma != 1 and len(world.prompts) > 1:
+        raise ValueError(f"world {world.name}: no exact optimum against sharpened users that are told different things")
+    tasks = len(world.starts)
+    level = _Level(np.tile(prior, (tasks, 1)), np.tile(world.starts[:, None], len(prior)))
+    return float(_value(world, level, world.horizon, gamma).mean())
 
 
 def _value(world: World, level: _Level, turns: int, gamma: float) -> Float[np.ndarray, " n"]:
@@ -70,11 +77,11 @@ def _unique(belief: Float[np.ndarray, "n Z"], states: Int[np.ndarray, "n Z"]) ->
 def policy_value(world: World, prior: Float[np.ndarray, " Z"], policy: Policy, gamma: float = 1.0) -> float:
     """Expected reward of a deterministic scripted policy, by enumerating every reply.
 
-    ``prior`` is over types; with ``gamma`` above 1 the users are the sharpened simulator.
+    ``prior`` is over types; with ``gamma`` above 1 the users are the sharpened simulator. The mean over the tasks.
     """
 
-    def value(history: History, users: BeliefUsers) -> float:
-        if len(history) == world.horizon:
+    def value(history: History, users: BeliefUsers, turns: int) -> float:
+        if turns == 0:
             return float(users.outcome_probabilities()[0] @ world.rewards)
         act = policy(history)
         chosen = np.array([world.agent_index[act]])
@@ -84,10 +91,17 @@ def policy_value(world: World, prior: Float[np.ndarray, " Z"], policy: Policy, g
             child = BeliefUsers(world, prior, 1, gamma)
             child.belief, child.states = users.belief.copy(), users.states.copy()
             child.observe(chosen, np.array([r]))
-            total += probs[r] * value((*history, (act, world.spec.user_acts[r])), child)
+            total += probs[r] * value((*history, (act, world.spec.user_acts[r])), child, turns - 1)
         return total
 
-    return value((), BeliefUsers(world, prior, 1, gamma))
+    shares = world.knows @ prior
+    total = 0.0
+    for prompt in np.flatnonzero(shares):
+        known = told_prior(world, prior, np.array([prompt]))
+        for task in range(len(world.tasks)):
+            users = BeliefUsers(world, known, 1, gamma, task)
+            total += shares[prompt] * value(world.opening(task), users, world.horizon)
+    return total / len(world.tasks)
 
 
 def repeat(act: str) -> Policy:

@@ -13,12 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 
 State = Hashable
-History = tuple[tuple[str, str], ...]  # ((agent act, user reply), ...)
+History = tuple[tuple[str, str], ...]
+"""((agent act, user reply), ...); what the agent is told of its task comes first, as the reply to no act: ("", task)"""
+
+
+AGENT, USER = "agent", "user"  # the system prompts of seats that are told nothing
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,15 @@ class WorldSpec:
     reveals: Mapping[str, str]
     """type -> the reply by which a user names that type; a persona prompt can fake it"""
     habits: tuple[AgentHabit, ...]
+    tasks: Mapping[str, State] = field(default_factory=dict)
+    """what the agent alone may be told (its system prompt) and the state in which the dialogue then starts, drawn
+    uniformly; empty: it is told nothing, and the dialogue starts in ``initial_state``"""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """type -> what the user alone is told (its system prompt); empty: nothing"""
+    outcome_by: Literal["simulator", "world"] = "simulator"
+    """who says how a dialogue with a model ended: the simulator in its last word, or the world, by what was said"""
+    turns: Callable[[History], int] = len
+    """how many turns of a dialogue counted: fewer than the horizon where the work can be done before it is over"""
     exploit: tuple[str, ...] = ()
     """the acts that earn most against P's own mode, whatever is heard; empty where there is no such thing"""
     sentences: Mapping[str, str] = field(default_factory=dict)
@@ -72,7 +86,8 @@ class World:
     reply: Float[np.ndarray, "Z S A R"]
     next_state: Int[np.ndarray, "Z S A R"]
     outcome: Float[np.ndarray, "Z S O"]
-    start: int
+    starts: Int[np.ndarray, " T"]
+    """the state in which each task starts"""
 
     @property
     def name(self) -> str:
@@ -81,6 +96,32 @@ class World:
     @property
     def horizon(self) -> int:
         return self.spec.horizon
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What the agent may be told: its system prompts, one a task."""
+        return tuple(self.spec.tasks) or (AGENT,)
+
+    @cached_property
+    def prompts(self) -> tuple[str, ...]:
+        """What the user may be told: its system prompts."""
+        return tuple(dict.fromkeys(self.spec.told.values())) or (USER,)
+
+    @cached_property
+    def knows(self) -> Float[np.ndarray, "U Z"]:
+        """1 where a user with that prompt can be of that type."""
+        told = [self.spec.told.get(z, USER) for z in self.spec.user_types]
+        return np.array([[float(t == prompt) for t in told] for prompt in self.prompts])
+
+    def opening(self, task: int) -> History:
+        """The history before the first turn."""
+        return (("", self.tasks[task]),) if self.spec.tasks else ()
+
+    @cached_property
+    def open_question(self) -> int:
+        """The act whose reply is least certain under P when it opens the dialogue (largest entropy)."""
+        p = np.einsum("z,zar->ar", self.prior, self.reply[:, self.starts[0]])
+        return int((-p * np.log(np.maximum(p, 1e-300))).sum(axis=1).argmax())
 
     @cached_property
     def rewards(self) -> Float[np.ndarray, " O"]:
@@ -129,7 +170,7 @@ class World:
             if own != said:
                 reply[z, :, :, said] += reply[z, :, :, own]
                 reply[z, :, :, own] = 0.0
-        return World(self.spec, reply, self.next_state, self.outcome, self.start)
+        return World(self.spec, reply, self.next_state, self.outcome, self.starts)
 
     def say(self, act: str) -> str:
         """The act as an English sentence (the act itself where the world has none)."""
@@ -142,8 +183,9 @@ def compile_world(spec: WorldSpec) -> World:
     Raises:
         ValueError: if a distribution of the spec does not sum to 1 or names an unknown act.
     """
-    index: dict[State, int] = {spec.initial_state: 0}
-    frontier = [spec.initial_state]
+    starts = list(spec.tasks.values()) or [spec.initial_state]
+    index: dict[State, int] = {state: i for i, state in enumerate(dict.fromkeys(starts))}
+    frontier = list(index)
     for _ in range(spec.horizon):  # breadth first: every state that some type can be in
         found: list[State] = []
         for state in frontier:
@@ -168,7 +210,7 @@ def compile_world(spec: WorldSpec) -> World:
                 for r, reply in enumerate(spec.user_acts):
                     # a state beyond the horizon is never read; it stays where it is
                     next_table[z, s, a, r] = index.get(spec.step(user_type, state, act, reply), s)
-    return World(spec, reply_table, next_table, outcome_table, index[spec.initial_state])
+    return World(spec, reply_table, next_table, outcome_table, np.array([index[state] for state in starts]))
 
 
 def _row(probabilities: Mapping[str, float], names: tuple[str, ...], what: str) -> Float[np.ndarray, " n"]:

@@ -31,15 +31,21 @@ def draw(probabilities: Float[np.ndarray, "b n"], uniforms: Float[np.ndarray, " 
 class ScriptedUsers:
     """Real users: each row has a hidden type, and replies by that type's table."""
 
-    def __init__(self, world: World, types: Int[np.ndarray, " b"]):
+    def __init__(self, world: World, types: Int[np.ndarray, " b"], tasks: Int[np.ndarray, " b"] | int = 0):
         self.world = world
         self.types = types
-        self.states = np.full(len(types), world.start)
+        self.states = np.broadcast_to(world.starts[tasks], len(types)).copy()
 
     @classmethod
-    def sample(cls, world: World, prior: Float[np.ndarray, " Z"], uniforms: Float[np.ndarray, " b"]) -> ScriptedUsers:
-        """Draw each row's type from ``prior``."""
-        return cls(world, draw(np.broadcast_to(prior, (len(uniforms), len(prior))), uniforms))
+    def sample(
+        cls,
+        world: World,
+        prior: Float[np.ndarray, "*b Z"],
+        uniforms: Float[np.ndarray, " b"],
+        tasks: Int[np.ndarray, " b"] | int = 0,
+    ) -> ScriptedUsers:
+        """Draw each row's type from ``prior`` (one for all rows, or one a row)."""
+        return cls(world, draw(np.broadcast_to(prior, (len(uniforms), prior.shape[-1])), uniforms), tasks)
 
     def reply_probabilities(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b R"]:
         return self.world.reply[self.types, self.states, acts]
@@ -59,11 +65,18 @@ class BeliefUsers:
     updated by P itself, since sharpening changes a model's choice and not its knowledge.
     """
 
-    def __init__(self, world: World, prior: Float[np.ndarray, " Z"], rows: int, gamma: float = 1.0):
+    def __init__(
+        self,
+        world: World,
+        prior: Float[np.ndarray, "*b Z"],
+        rows: int,
+        gamma: float = 1.0,
+        tasks: Int[np.ndarray, " b"] | int = 0,
+    ):
         self.world = world
         self.gamma = gamma
-        self.belief = np.tile(prior, (rows, 1))
-        self.states = np.full((rows, len(prior)), world.start)
+        self.belief = np.broadcast_to(prior, (rows, prior.shape[-1])).copy()
+        self.states = np.broadcast_to(np.asarray(world.starts[tasks])[..., None], self.belief.shape).copy()
 
     def _likelihood(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b Z R"]:
         types = np.arange(self.belief.shape[1])
@@ -84,3 +97,18 @@ class BeliefUsers:
         types = np.arange(self.belief.shape[1])
         mixed = np.einsum("bz,bzo->bo", self.belief, self.world.outcome[types, self.states])
         return sharpen(mixed, self.gamma)
+
+
+def told_prior(
+    world: World, prior: Float[np.ndarray, " Z"], prompts: Int[np.ndarray, " b"]
+) -> Float[np.ndarray, "b Z"]:
+    """The shares of the types among users that were told each row's prompt.
+
+    Raises:
+        ValueError: if nobody in ``prior`` is told that.
+    """
+    masked = prior * world.knows[prompts]
+    total = masked.sum(axis=1, keepdims=True)
+    if (total == 0).any():
+        raise ValueError(f"nobody in this population of world {world.name} is told one of the prompts")
+    return masked / total
