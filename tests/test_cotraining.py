@@ -1,5 +1,7 @@
 """Co-Training: rewards by hand, the pool's order and odds, the importance ratio computed directly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,15 +10,19 @@ from scipy.stats import chisquare
 
 from scope_lite.config import method_config
 from scope_lite.cotraining import TrainedCast
+from scope_lite.errors import ScopeError
 from scope_lite.figures import cotraining as figures
+from scope_lite.learner import Learner
 from scope_lite.records import collate
-from scope_lite.rewards import SIMULATOR_REWARDS, curriculum, variance_split
+from scope_lite.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
 from scope_lite.rng import RowKeys
 from scope_lite.rollouts import run_dialogues
 from scope_lite.seats import ModelSeat
 from scope_lite.simulators import Library
 from scope_lite.train import train
 from scope_lite.worlds import get_world
+from scope_lite.worlds.spec import compile_world
+from scope_lite.worlds.users import BeliefUsers
 
 WORLD = get_world("persuasion")
 SMALL = dict(groups=4, group_size=4, steps=6, eval_every=3, eval_dialogues=2, final_dialogues=2, checkpoint_every=2)
@@ -28,14 +34,15 @@ def library():
     return Library(WORLD)
 
 
-def make_cast(library, **simulator):
-    return TrainedCast(library, method_config("population", **SMALL, simulator={"sharpness": 2.0, **simulator}))
+def make_cast(library, method="population", **simulator):
+    config = method_config(method, **SMALL, simulator={"sharpness": 2.0, **simulator})
+    return TrainedCast(library, config, Learner(library.seat_model("qwen3-tiny", 2.0), config, seed=0))
 
 
 def play(library, cast, keys=KEYS):
     seat, names = cast.seat(keys)
     policy = ModelSeat(library.seat_model("qwen3-tiny"), keys, "policy", ["agent"] * len(keys))
-    return run_dialogues(WORLD, policy, seat, keys, names)
+    return run_dialogues(library.world, policy, seat, keys, names)
 
 
 def test_curriculum_credit_by_hand_and_its_mean_is_the_group_variance():
@@ -110,8 +117,12 @@ def test_importance_ratio_is_phi_now_over_the_snapshot_that_spoke(library):
     assert cast.learn(4, rollouts, keys)["simulator/ratio_mean"] == pytest.approx(ratio.mean().item(), abs=1e-5)
 
 
-def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(library):
-    for r in play(library, make_cast(library)):
+@pytest.mark.parametrize("turns", [1, 2, 5])
+@pytest.mark.parametrize("method", ["population", "selfplay"])
+def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(turns, method):
+    library = Library(compile_world(replace(WORLD.spec, horizon=turns)))
+    for r in play(library, make_cast(library, method)):
+        assert len(r.acts) == len(r.replies) == turns
         policy, simulator = r.policy, r.simulator_transcript
         words = library.seat_model("qwen3-tiny").tokenizer.convert_ids_to_tokens
         spoken = {
@@ -122,6 +133,71 @@ def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(libr
         assert not set(spoken["policy"]) & set(spoken["simulator"])
 
 
+def test_self_play_trains_one_adapter_by_either_roles_mask(library):
+    cast = make_cast(library, "selfplay")
+    assert cast.learner.model is cast.pool[-1]
+    seat, names = cast.seat(KEYS)
+    policy = ModelSeat(cast.learner.model, KEYS, "policy", ["agent"] * len(KEYS))
+    rollouts = run_dialogues(WORLD, policy, seat, KEYS, names)
+    model = cast.learner.model
+    for transcripts in (policy.transcripts, [r.simulator_transcript for r in rollouts]):
+        batch = collate(transcripts, pad=0)
+        generated = torch.zeros_like(batch.attention)
+        generated[batch.row, batch.column] = True
+        assert generated.tolist() == [
+            t.generated + [False] * (generated.shape[1] - len(t.generated)) for t in transcripts
+        ]
+    before = model.adapter_state()
+    cast.learn(1, rollouts, KEYS)
+    moved = model.adapter_state()
+    assert any(not torch.equal(t, before[name]) for name, t in moved.items())
+    assert not [part for part in cast.state() if part == "simulator"]  # the policy's checkpoint holds the weights
+
+
+def test_sharpness_is_a_users_and_leaves_the_policys_acts_as_they_are(library):
+    plain, both = (library.seat_model("qwen3-tiny", s) for s in (1.0, 4.0))
+    said = {}
+    for name, model in (("plain", plain), ("both", both)):
+        seat = ModelSeat(model, KEYS, "policy", ["agent"] * len(KEYS))
+        seat.speak(0, "act")
+        said[name] = seat.distributions()[0]
+    np.testing.assert_array_equal(said["plain"], said["both"])
+
+
+def test_disagreement_pays_for_what_no_past_self_would_say(library):
+    now = torch.tensor([-1.0, -2.0, -0.5])
+    past = torch.tensor([[-1.0, -3.0, -2.5], [-1.0, -5.0, -0.5]])
+    torch.testing.assert_close(surprise(now, past, torch.tensor([0, 0, 2]), 3), torch.tensor([1.0, 0.0, 1.0]))
+    cast = make_cast(library, reward="disagreement", pool_size=2, cadence=1, kl_coef=0.0, learning_rate=5e-3)
+    rollouts = play(library, cast)
+    assert cast.learn(1, rollouts, KEYS)["simulator/reward"] == pytest.approx(0, abs=1e-6)  # nobody differs yet
+    cast.learner.update([r.simulator_transcript for r in rollouts], torch.randn(16))
+    assert cast.learn(2, play(library, cast), KEYS)["simulator/reward"] > 0
+    with pytest.raises(ScopeError, match="pool_size"):
+        method_config("cotraining", simulator={"reward": "disagreement"})
+
+
+def test_a_redundant_snapshot_leaves_the_draw_and_a_distinct_one_stays(library):
+    cast = make_cast(library, pool_size=4, cadence=1, pool_sampling="distinct", learning_rate=1e-6)
+    rollouts = play(library, cast)
+    for step in (1, 2, 3):
+        cast.learn(step, rollouts, KEYS)
+    assert cast.weights().tolist() == [0, 0, 0, 1]  # it hardly moved: all say the same
+    other = cast.snapshots[1]
+    for name, parameter in other.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
+    cast.learn(4, rollouts, KEYS)  # the oldest leaves, the odd one is now the first
+    assert cast.weights().tolist() == [0.5, 0, 0, 0.5]
+
+
+def test_answers_are_the_replies_to_the_most_open_question(library):
+    answers = make_cast(library, sharpness=1.0).answers()
+    exact = BeliefUsers(WORLD, WORLD.prior, 1).reply_probabilities(np.array([WORLD.agent_index["ask"]]))[0]
+    assert list(answers) == [f"simulator/answer/{r}" for r in WORLD.spec.user_acts]
+    np.testing.assert_allclose(list(answers.values()), exact, atol=0.02)
+
+
 def test_the_zero_reward_control_stays_where_it_started(library):
     cast = make_cast(library, reward="zero", pool_size=1)
     rollouts = play(library, cast)
@@ -130,8 +206,12 @@ def test_the_zero_reward_control_stays_where_it_started(library):
     assert metrics["simulator/kl"] == pytest.approx(0, abs=1e-6)
 
 
-def test_a_resumed_population_equals_one_that_never_stopped(tmp_path):
-    config = method_config("population", **SMALL, simulator={"sharpness": 2.0, "cadence": 1, "pool_size": 3})
+@pytest.mark.parametrize(
+    ("method", "simulator"),
+    [("population", {"pool_sampling": "distinct"}), ("selfplay_population", {"outcome": "world"})],
+)
+def test_a_resumed_population_equals_one_that_never_stopped(tmp_path, method, simulator):
+    config = method_config(method, **SMALL, simulator={"sharpness": 2.0, "cadence": 1, "pool_size": 3, **simulator})
     whole = train(config, tmp_path / "whole")
 
     def die(step, steps, metrics):

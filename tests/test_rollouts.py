@@ -16,6 +16,7 @@ from scope_lite.sampling import VerbalizedModel
 from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat
 from scope_lite.simulators import Cast, Library
 from scope_lite.worlds import get_world
+from scope_lite.worlds.users import BeliefUsers, ScriptedUsers
 
 WORLD = get_world("persuasion")
 KEYS = RowKeys.grid(run=0, step=1, groups=3, group_size=4)
@@ -179,9 +180,13 @@ def test_cached_session_agrees_with_a_fresh_forward_on_ragged_rows(policy):
         torch.testing.assert_close(row, expected, atol=1e-5, rtol=1e-4)
 
 
+def users(user_type, rows):
+    return ScriptedUsers(WORLD, np.full(rows, WORLD.spec.user_types.index(user_type)))
+
+
 def test_scripted_users_speak_their_own_types_words():
     keys = RowKeys.grid(0, 0, 1, 500)
-    seat = ScriptedSeat(WORLD, WORLD.prior_vector({"facts": 1.0}), keys)
+    seat = ScriptedSeat(WORLD, users("facts", 500), keys)
     seat.hear(["ask"] * 500)
     said = seat.speak(0, "reply")
     assert set(said) == {"reveal-facts", "hi"}
@@ -191,7 +196,7 @@ def test_scripted_users_speak_their_own_types_words():
 def test_routed_rows_say_what_they_would_say_alone():
     keys = RowKeys.grid(0, 0, 2, 10)
     odd, even = np.arange(1, 20, 2), np.arange(0, 20, 2)
-    facts, heart = (WORLD.prior_vector({z: 1.0}) for z in ("facts", "heart"))
+    facts, heart = (users(z, 10) for z in ("facts", "heart"))
     routed = RoutedSeat([(odd, ScriptedSeat(WORLD, facts, keys[odd])), (even, ScriptedSeat(WORLD, heart, keys[even]))])
     routed.hear(["ask"] * 20)
     said = routed.speak(0, "reply")
@@ -207,9 +212,40 @@ def test_ensemble_rotates_over_groups_and_keeps_one_simulator_a_group(library):
     assert played == ["sim-a", "sim-b", "sim-c"] * 4
 
 
+def test_by_rollout_the_ensemble_rotates_within_the_group(library):
+    cast = Cast(library, SimulatorConfig(members=("sim-a", "sim-b"), draw="rollout"))
+    assert cast.seat(RowKeys.grid(0, 0, 1, 4))[1] == ["sim-a", "sim-b"] * 2
+
+
+def test_the_worlds_outcome_follows_from_what_was_said_and_leaves_the_simulator_no_last_word(library, policy):
+    cast = Cast(library, SimulatorConfig(sharpness=1.0, outcome="world"))
+    keys = RowKeys.grid(0, 1, 50, 8)
+    seat, names = cast.seat(keys)
+    rollouts = run_dialogues(WORLD, ModelSeat(policy, keys, "policy", ["agent"] * len(keys)), seat, keys, names)
+    for r, believed in zip(rollouts, seat.distributions()[-1], strict=True):
+        assert sum(r.simulator_transcript.generated) == WORLD.horizon
+        slow = BeliefUsers(WORLD, WORLD.prior, 1)
+        for act, reply in zip(r.acts, r.replies, strict=True):
+            slow.observe(np.array([WORLD.agent_index[act]]), np.array([WORLD.user_index[reply]]))
+        np.testing.assert_allclose(believed, slow.outcome_probabilities()[0], atol=1e-12)
+    expected = seat.distributions()[-1] @ WORLD.rewards
+    error = np.sqrt(seat.distributions()[-1] @ WORLD.rewards**2 - expected**2)
+    assert abs(np.mean([r.reward for r in rollouts]) - expected.mean()) < 4 * error.mean() / np.sqrt(len(rollouts))
+
+
+def test_a_frozen_judge_takes_every_user_for_the_favourite_type(library, policy):
+    seat, names = Cast(library, SimulatorConfig(sharpness=1.0, outcome="judge")).seat(KEYS)
+    rollouts = run_dialogues(WORLD, ModelSeat(policy, KEYS, "policy", ["agent"] * len(KEYS)), seat, KEYS, names)
+    for r, judged in zip(rollouts, seat.distributions()[-1], strict=True):
+        hearts = users("heart", 1)
+        for act, reply in zip(r.acts, r.replies, strict=True):
+            hearts.observe(np.array([WORLD.agent_index[act]]), np.array([WORLD.user_index[reply]]))
+        np.testing.assert_allclose(judged, hearts.outcome_probabilities()[0], atol=1e-12)
+
+
 def test_a_persona_is_drawn_for_each_group(library):
     cast = Cast(library, SimulatorConfig(kind="persona", persona="says"))
-    systems = cast.systems(RowKeys.grid(0, 1, 200, 2))
+    systems = cast.personas(RowKeys.grid(0, 1, 200, 2))
     assert all(systems[2 * i] == systems[2 * i + 1] for i in range(200))
     assert set(systems) == {f"user-says-{z}" for z in WORLD.spec.prior}
 
