@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import NANO_MODELS
+from scope_lite.paths import model_folder
 
 SCHEMA = 1
 
@@ -109,7 +109,7 @@ class RunConfig(Settings):
     updates_per_step: int = Field(default=1, ge=1)
     """optimizer steps on one batch of rollouts"""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    eval_every: int = Field(default=5, ge=1)
+    eval_every: int = Field(default=10, ge=1)
     """steps between two evaluations on the panel"""
     eval_dialogues: int = Field(default=32, ge=1)
     """dialogues a panel member, during training"""
@@ -133,7 +133,7 @@ class RunConfig(Settings):
 
 def _shipped_models(world: str, model: str) -> list[Any]:
     """Content hashes of the world's panel and of one family; nothing for a world that has no models."""
-    path = NANO_MODELS / world / "manifest.json"
+    path = model_folder(world) / "manifest.json"
     if not path.exists():
         return []
     try:

@@ -19,7 +19,7 @@ from torch import Tensor
 from scope_lite.config import RunConfig, SimulatorConfig, closest
 from scope_lite.engines.hf import SeatModel, load_base
 from scope_lite.errors import ScopeError
-from scope_lite.paths import NANO_MODELS
+from scope_lite.paths import model_folder
 from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule, VerbalizedModel
@@ -53,13 +53,13 @@ def write_panel(path: Path, members: list[PanelMember]) -> None:
     path.write_text(yaml.safe_dump([asdict(m) for m in members], sort_keys=False))
 
 
-def read_panel(world_name: str, folder: Path = NANO_MODELS) -> list[PanelMember]:
+def read_panel(world_name: str, folder: Path | None = None) -> list[PanelMember]:
     """The panel of a world.
 
     Raises:
         ScopeError: if the world has no models yet.
     """
-    path = folder / world_name / "panel.yaml"
+    path = (folder / world_name if folder else model_folder(world_name)) / "panel.yaml"
     if not path.exists():
         raise ScopeError(f"no panel for world {world_name!r}; run 'scope-lite nano build --world {world_name}'")
     return [PanelMember(**entry) for entry in yaml.safe_load(path.read_text())]
@@ -77,7 +77,7 @@ class Library:
 
     def __init__(self, world: World, folder: Path | None = None):
         self.world = world
-        self.folder = (folder or NANO_MODELS) / world.name
+        self.folder = folder / world.name if folder else model_folder(world.name)
         self._bases: dict[str, tuple[Any, Any]] = {}
 
     def seat_model(self, name: str, sharpness: float = 1.0) -> SeatModel:

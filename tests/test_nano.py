@@ -57,7 +57,7 @@ def test_taught_distributions_are_those_of_the_exact_users():
     rng = np.random.default_rng(0)
     dialogues = nano.sample_dialogues(WORLD, WORLD.prior, 50, rng)
     np.testing.assert_allclose(dialogues.reply_probs.sum(-1), 1, atol=1e-9)
-    batch = nano.Renderer(WORLD, nano.build_tokenizer(WORLD)).user(dialogues, "user")
+    batch = nano.Renderer(WORLD, nano.build_tokenizer(WORLD)).user(dialogues)
     taught = batch.targets[batch.taught].view(50, WORLD.horizon + 1, -1)
     torch.testing.assert_close(taught.sum(-1), torch.ones(50, WORLD.horizon + 1))
     words = nano.build_tokenizer(WORLD).convert_tokens_to_ids(list(WORLD.spec.user_acts))

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock
-from platformdirs import user_cache_path
 
 from scope_lite.errors import ScopeError
+from scope_lite.paths import cache_folder
 
 if TYPE_CHECKING:
     import torch
@@ -49,12 +49,6 @@ class LoadedModel:
     """what to call it in a figure: the folder's name, or "SmolLM2-135M-Instruct" """
     fingerprint: str
     """changes whenever the weights, the tokenizer, the device type or the number format do"""
-
-
-def cache_folder() -> Path:
-    """The user's cache folder for this package; ``SCOPE_LITE_CACHE`` puts it elsewhere."""
-    override = os.environ.get("SCOPE_LITE_CACHE")
-    return Path(override) if override else user_cache_path("scope_lite")
 
 
 def find_model(model: str | Path = SMOLLM2) -> Path:

@@ -1,4 +1,4 @@
-"""The experiments behind the figures: which runs each one needs, and its table, live or frozen.
+"""The table of an experiment, live or frozen.
 
 A notebook asks for a table by name. ``live`` trains what is missing (finished runs are
 reused); ``frozen`` reads the table that was made once with more seeds and is shipped in
@@ -9,112 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
 
-from scope_lite.config import RunConfig, closest, method_config
+from scope_lite.config import RunConfig
 from scope_lite.errors import ScopeError
+from scope_lite.experiments.definitions import runs_of
+from scope_lite.nano import ensure_models
 from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
 
 Source = Literal["live", "frozen"]
-Variant = tuple[str, dict[str, Any]]  # label, what differs from the method's preset
-
-GAMMAS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
-ETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
-LIST_SIZES = (1, 2, 3, 5, 9)
-NOISES = (0.0, 0.3, 1.0, 2.0)
-START_GAMMAS = (1.0, 2.0, 3.0, 4.0, 8.0)
-POOL_SIZES = (1, 3, 5, 10)
-
-
-def _methods() -> list[Variant]:
-    return [(m, {"method": m}) for m in ("base", "single", "persona", "verbalized", "ensemble", "unsharpened")]
-
-
-def _single_by_simulator() -> list[Variant]:
-    return [(s, {"method": "single", "simulator": {"members": [s]}}) for s in ("sim-a", "sim-b", "sim-c")]
-
-
-def _no_exploit() -> list[Variant]:
-    return [(m, {"method": m, "world": "persuasion_plain"}) for m in ("base", "single", "unsharpened")]
-
-
-def _phases() -> list[Variant]:
-    """Starting sharpness by method; the zero-reward control is a frozen simulator under the same loop."""
-    kinds: dict[str, dict[str, Any]] = {
-        "zero reward": {"reward": "zero"},
-        "Co-Training": {},
-        "Population": {"pool_size": 5},
-    }
-    return [
-        (f"{name}, sharpness={gamma:g}", {"method": _trained_method(extra), "simulator": {"sharpness": gamma, **extra}})
-        for name, extra in kinds.items()
-        for gamma in START_GAMMAS
-    ]
-
-
-def _trained_method(simulator: dict[str, Any]) -> str:
-    return "population" if simulator.get("pool_size", 1) > 1 else "cotraining"
-
-
-def _simulator_rewards() -> list[Variant]:
-    rewards = ("curriculum", "adversarial", "cooperative", "zero", "random")
-    return [(r, {"method": "cotraining", "simulator": {"reward": r, "sharpness": 2.0}}) for r in rewards]
-
-
-def _pool_sizes() -> list[Variant]:
-    settings: list[dict[str, Any]] = [{"pool_size": k, "sharpness": 2.0} for k in POOL_SIZES]
-    return [(f"K={s['pool_size']}", {"method": _trained_method(s), "simulator": s}) for s in settings]
-
-
-def _dial(key: str, values: tuple[float, ...], method: str, **fixed: Any) -> list[Variant]:
-    return [(f"{key}={v:g}", {"method": method, "simulator": {key: v, **fixed}}) for v in values]
-
-
-EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
-    "methods": _methods,
-    "single_by_simulator": _single_by_simulator,
-    "no_exploit": _no_exploit,
-    "sharpness": lambda: _dial("sharpness", GAMMAS, "single"),
-    "sharpness_centred": lambda: [
-        (v, {**settings, "scale_advantages": False}) for v, settings in _dial("sharpness", GAMMAS, "single")
-    ],
-    "persona": lambda: [(p, {"method": "persona", "simulator": {"persona": p}}) for p in ("says", "as")],
-    "vs_eta_mode": lambda: _dial("eta", ETAS, "verbalized", direction="mode"),
-    "vs_eta_wrong": lambda: _dial("eta", ETAS, "verbalized", direction="wrong"),
-    "vs_k": lambda: _dial("k", LIST_SIZES, "verbalized"),
-    "theory_odds": lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")],
-    "phases": _phases,
-    "simulator_rewards": _simulator_rewards,
-    "pool_sizes": _pool_sizes,
-    "vs_noise": lambda: _dial("noise", NOISES, "verbalized"),
-}
-
-
-def runs_of(experiment: str, seeds: int, **overrides: Any) -> list[tuple[str, RunConfig]]:
-    """(variant, config) of every run of an experiment, seed by seed.
-
-    Args:
-        overrides: keys of RunConfig that hold for every run (steps=10 for a quick look).
-
-    Raises:
-        ScopeError: for an unknown experiment.
-    """
-    if experiment not in EXPERIMENTS:
-        raise ScopeError(closest(experiment, list(EXPERIMENTS), "experiment"))
-    runs = []
-    for seed in range(seeds):
-        for label, settings in EXPERIMENTS[experiment]():
-            chosen = {**overrides, **settings, "seed": seed}
-            if settings["method"] == "base":
-                chosen.pop("steps", None)
-            runs.append((label, method_config(**chosen)))
-    return runs
 
 
 def live_table(
@@ -122,6 +31,7 @@ def live_table(
 ) -> pd.DataFrame:
     """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds)."""
     runs = runs_of(experiment, seeds, **overrides)
+    ensure_models([config.world for _, config in runs], workers)
     folders = train_many([config for _, config in runs], root, workers=workers)
     tables = []
     for (variant, config), folder in zip(runs, folders, strict=True):

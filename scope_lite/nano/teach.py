@@ -1,15 +1,13 @@
-"""Build the nano models: tiny causal LMs pre-trained to speak a world's acts, and the panel of simulators.
+"""Teach a tiny causal LM a nano world: its tokenizer, the dialogues it learns from, and the training.
 
 A nano model is an ordinary transformers model with an ordinary tokenizer and chat
 template; one act is one token. In the user's seat it learns the exact P(reply | history)
 of a population (soft targets from the Bayes filter); in the agent's seat it imitates a
-broad mix of agents. ``scope-lite nano build`` makes everything in ``data/models/nano``.
+broad mix of agents.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,14 +19,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Olmo3Config, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
+from transformers import Olmo3Config, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
 
 from scope_lite.engines.chat import ChatFormat
-from scope_lite.engines.hf import load_base
-from scope_lite.errors import ScopeError
-from scope_lite.paths import NANO_MODELS
-from scope_lite.simulators import CLOSE, COLLAPSED_SHARPNESS, PanelMember, choice_sets, read_panel, write_panel
-from scope_lite.worlds import World, get_world
+from scope_lite.simulators import CLOSE, choice_sets
+from scope_lite.worlds import World
 from scope_lite.worlds.users import BeliefUsers, draw, told_prior
 
 TEMPLATE = (
@@ -210,16 +205,28 @@ def _loss(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def pretrain(
-    model: PreTrainedModel, world: World, prior: np.ndarray, render: Renderer, steps: int, seed: int, base: bool
+    model: PreTrainedModel,
+    world: World,
+    prior: np.ndarray,
+    render: Renderer,
+    steps: int,
+    agent: bool,
+    personas: bool = False,
+    learning_rate: float = 2e-3,
 ) -> Iterator[float]:
-    """Train in place; yields the loss of each step (nats a taught token)."""
-    rng = np.random.default_rng([seed, 7])
+    """Train in place, as the population ``prior``; yields the loss of each step (nats a taught token).
+
+    Args:
+        agent: teach the agent's seat, too.
+        personas: teach users under persona prompts, too.
+    """
+    rng = np.random.default_rng([0, 7])
     model.requires_grad_(True).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3 if base else 2e-3, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=steps)
     for _ in range(steps):
-        batches = list(_user_batches(world, prior, render, 192, rng, personas=base and not world.spec.told))
-        if base:
+        batches = list(_user_batches(world, prior, render, 192, rng, personas))
+        if agent:
             batches.append(render.agent(sample_dialogues(world, prior, 128, rng)))
         loss = torch.stack([_loss(model, b) for b in batches]).mean()
         optimizer.zero_grad()
@@ -244,110 +251,3 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folde
     """Write an ordinary transformers folder (safetensors)."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def build(
-    world_name: str,
-    families: list[str] | None = None,
-    out: Path = NANO_MODELS,
-    base_steps: int = 1600,
-    member_steps: int = 500,
-    report: Callable[[str], None] = print,
-) -> None:
-    """Build the base models and the panel of one world; what is built already is kept.
-
-    Deterministic on one machine: one thread, fixed seeds.
-
-    Raises:
-        ScopeError: for an unknown world or family.
-    """
-    world = get_world(world_name)
-    unknown = set(families or []) - set(FAMILIES)
-    if unknown:
-        raise ScopeError(f"unknown model {sorted(unknown)[0]!r}; known: {', '.join(FAMILIES)}")
-    torch.set_num_threads(1)
-    tokenizer, folder = build_tokenizer(world), out / world_name
-    render = Renderer(world, tokenizer)
-
-    def make(name: str, model: PreTrainedModel, prior: np.ndarray, steps: int, base: bool) -> None:
-        for step, loss in enumerate(pretrain(model, world, prior, render, steps, seed=0, base=base), 1):
-            if step % 100 == 0:
-                report(f"{world_name}/{name}: step {step}/{steps}, loss {loss:.4f}")
-        report(f"{world_name}/{name}: mean KL(exact || model) {user_kl(model, world, prior, render):.4f} nats a turn")
-        save_model(model, tokenizer, folder / name)
-
-    def base(family: str) -> None:
-        if not (folder / family / "model.safetensors").exists():
-            torch.manual_seed(list(FAMILIES).index(family))
-            fresh = AutoModelForCausalLM.from_config(FAMILIES[family](len(tokenizer)))
-            make(family, fresh, world.prior, base_steps, base=True)
-
-    base(DEFAULT_FAMILY)  # the members of the panel start from it
-    members = panel_members(world)
-    for member in members:
-        if member.model and not (folder / member.model / "model.safetensors").exists():
-            model, _ = load_base(folder / DEFAULT_FAMILY)
-            make(member.model, model, world.prior_vector(member.population), member_steps, base=False)
-    write_panel(folder / "panel.yaml", members)
-    for family in families or FAMILIES:
-        base(family)
-    write_manifest(folder, members)
-
-
-def panel_members(world: World) -> list[PanelMember]:
-    """The panel of a world: collapsed members with the training mode and with others, broad ones, and outsiders.
-
-    Chosen before any method was run: the prior's shares moved one place on, once for each type.
-    """
-    types, shares = list(world.spec.prior), list(world.spec.prior.values())
-    moved = [dict(zip(types, np.roll(shares, i).tolist(), strict=True)) for i in range(len(types))]
-    members = [PanelMember("sim-a", DEFAULT_FAMILY, COLLAPSED_SHARPNESS, "collapsed", moved[0])]
-    for i in range(1, len(types)):
-        name = f"sim-{chr(ord('a') + i)}"
-        members.append(PanelMember(name, name, COLLAPSED_SHARPNESS, "collapsed", moved[i]))
-    reversed_tail = dict(zip(types, [shares[0], *shares[:0:-1]], strict=True))
-    outside = [z for z in world.spec.real_prior if z not in world.spec.prior]
-    outsiders = {z: 0.8 / len(outside) for z in outside} | {types[0]: 0.2}
-    members += [
-        PanelMember("twin", "twin", COLLAPSED_SHARPNESS, "collapsed", reversed_tail),
-        PanelMember("half", "sim-c", 2.0, "broad", moved[2]),
-        PanelMember("broad", "broad", 1.0, "broad", {z: 1 / len(types) for z in types}),
-        PanelMember("outside", "outside", 2.0, "outside", outsiders),
-        PanelMember("reference", None, 1.0, "scripted", dict(world.spec.prior)),
-        PanelMember("real", None, 1.0, "scripted", dict(world.spec.real_prior)),
-    ]
-    return members
-
-
-def write_manifest(folder: Path, members: list[PanelMember]) -> None:
-    """``manifest.json``: the hash of every shipped file, so that a run knows which models it used.
-
-    The panel's models stand apart from the other families, which only some runs use.
-    """
-
-    def digests(name: str) -> dict[str, str]:
-        files = sorted(p for p in (folder / name).rglob("*") if p.is_file()) if (folder / name).is_dir() else []
-        return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-    panel = {"panel.yaml": hashlib.sha256((folder / "panel.yaml").read_bytes()).hexdigest()}
-    for name in sorted({m.model for m in members if m.model}):
-        panel |= digests(name)
-    content = {"panel": panel, "families": {name: digests(name) for name in FAMILIES}}
-    (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
-
-
-def kl_table(world_name: str, folder: Path = NANO_MODELS) -> list[tuple[str, float]]:
-    """(model, mean KL in nats a turn) for every shipped model of a world: the table in data/README.md."""
-    world = get_world(world_name)
-    rows: dict[str, dict[str, float]] = {}
-    for member in read_panel(world_name, folder):
-        if member.model:
-            rows.setdefault(member.model, member.population)
-    rows |= {family: dict(world.spec.prior) for family in FAMILIES}
-    table = []
-    for name, population in rows.items():
-        if (folder / world_name / name).exists():
-            model, tokenizer = load_base(folder / world_name / name)
-            render = Renderer(world, tokenizer)
-            table.append((name, user_kl(model, world, world.prior_vector(population), render)))
-    return table

@@ -1,0 +1,177 @@
+"""Which runs each experiment needs: variants, each with what differs from its method's preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scope_lite.config import RunConfig, closest, method_config
+from scope_lite.errors import ScopeError
+
+Variant = tuple[str, dict[str, Any]]  # label, what differs from the method's preset
+
+USER_METHODS = (
+    "base",
+    "single",
+    "persona",
+    "verbalized",
+    "ensemble",
+    "cotraining",
+    "population",
+    "unsharpened",
+)
+"""every method for a dialogue with a user, and the control"""
+COOPERATION = ("base", "single", "ensemble", "selfplay", "selfplay_population", "unsharpened")
+"""cross-play with a fixed partner and with a frozen ensemble, self-play, population self-play, and the control"""
+GAMMAS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
+ETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+LIST_SIZES = (1, 2, 3, 5, 9)
+NOISES = (0.0, 0.3, 1.0, 2.0)
+START_GAMMAS = (1.0, 2.0, 3.0, 4.0, 8.0)
+LIVE_START_GAMMA = 4.0
+KL_COEFS = (0.0, 0.02, 0.1, 0.5)
+POOL_SIZES = (1, 3, 5, 10)
+FIRST_WORLD = 1000
+"""number of the multiverse's first random world"""
+
+TRAINED_KINDS: dict[str, dict[str, Any]] = {
+    "zero reward": {"reward": "zero"},
+    "Co-Training": {},
+    "Population": {"pool_size": 5},
+}
+"""the zero-reward control is a frozen simulator under the same loop"""
+
+
+def _methods(world: str, methods: tuple[str, ...] = USER_METHODS, **settings: Any) -> list[Variant]:
+    return [(m, {"method": m, "world": world, **settings}) for m in methods]
+
+
+def _trained(label: str, **simulator: Any) -> Variant:
+    """A run with a trained simulator, under the method's name that its pool size gives it."""
+    method = "population" if simulator.get("pool_size", 1) > 1 else "cotraining"
+    return label, {"method": method, "simulator": simulator}
+
+
+def _phases(gammas: tuple[float, ...] = START_GAMMAS, **fixed: Any) -> list[Variant]:
+    return [
+        _trained(f"{kind}, sharpness={gamma:g}", sharpness=gamma, **extra, **fixed)
+        for kind, extra in TRAINED_KINDS.items()
+        for gamma in gammas
+    ]
+
+
+def _phases_kl() -> list[Variant]:
+    return [
+        _trained(f"{kind}, sharpness={gamma:g}, kl={kl:g}", sharpness=gamma, kl_coef=kl, **TRAINED_KINDS[kind])
+        for kind in ("Co-Training", "Population")
+        for gamma in (2.0, 4.0)
+        for kl in KL_COEFS
+    ]
+
+
+def _simulator_rewards() -> list[Variant]:
+    rewards = ("curriculum", "adversarial", "cooperative", "zero", "random")
+    plain = [_trained(reward, reward=reward, sharpness=LIVE_START_GAMMA) for reward in rewards]
+    # "disagreement" compares with past selves, so it needs a pool; the curriculum with the same pool stands beside it
+    pooled = [
+        _trained(f"{r}, K=5", reward=r, sharpness=LIVE_START_GAMMA, pool_size=5) for r in ("curriculum", "disagreement")
+    ]
+    return plain + pooled
+
+
+def _pool_sizes() -> list[Variant]:
+    return [_trained(f"K={k}", pool_size=k, sharpness=LIVE_START_GAMMA) for k in POOL_SIZES]
+
+
+def _pool_rules() -> list[Variant]:
+    """What a pool of 5 costs or adds, by how it is drawn from, how often it grows, and per group or per rollout."""
+    rules: dict[str, dict[str, Any]] = {
+        "uniform": {},
+        "newest": {"pool_sampling": "newest"},
+        "distinct": {"pool_sampling": "distinct"},
+        "cadence=1": {"cadence": 1},
+        "cadence=16": {"cadence": 16},
+        "per rollout": {"draw": "rollout"},
+    }
+    return [_trained(name, pool_size=5, sharpness=LIVE_START_GAMMA, **rule) for name, rule in rules.items()]
+
+
+def _controls() -> list[Variant]:
+    """What is not a method: a collapsed simulator drawn anew for each group, a frozen judge, more compute."""
+    every_mode = {"members": ["sim-a", "sim-b", "sim-c", "sim-d", "sim-e"]}
+    return [
+        ("single", {"method": "single"}),
+        ("diverse, fixed", {"method": "unsharpened"}),
+        ("collapsed, drawn anew", {"method": "ensemble", "simulator": every_mode}),
+        ("equal compute", {"method": "single", "steps": 160}),
+        ("diverse users, frozen judge", {"method": "unsharpened", "simulator": {"outcome": "judge"}}),
+        ("collapsed users, the world's outcome", {"method": "single", "simulator": {"outcome": "world"}}),
+    ]
+
+
+def _dial(key: str, values: tuple[float, ...], method: str, **fixed: Any) -> list[Variant]:
+    return [(f"{key}={v:g}", {"method": method, "simulator": {key: v, **fixed}}) for v in values]
+
+
+EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
+    "methods": lambda: _methods("persuasion"),
+    "methods_hard": lambda: _methods("persuasion_hard"),
+    "methods_retail": lambda: _methods("retail"),
+    "cooperation": lambda: _methods("coding", COOPERATION),
+    "larger_retail": lambda: _methods("retail", model="qwen3-small"),
+    "family_persuasion": lambda: _methods("persuasion", model="olmo3-tiny"),
+    "family_retail": lambda: _methods("retail", model="olmo3-tiny"),
+    "stronger_simulator": lambda: [
+        (f"{m}, {s}", {"method": m, "simulator": {"members": [s]}})
+        for m in ("single", "verbalized")
+        for s in ("sim-a", "qwen3-small")
+    ],
+    "single_by_simulator": lambda: [
+        (s, {"method": "single", "simulator": {"members": [s]}}) for s in ("sim-a", "sim-b", "sim-c")
+    ],
+    "no_exploit": lambda: _methods("persuasion_plain", ("base", "single", "unsharpened")),
+    "sharpness": lambda: _dial("sharpness", GAMMAS, "single"),
+    "sharpness_centred": lambda: [
+        (v, {**settings, "scale_advantages": False}) for v, settings in _dial("sharpness", GAMMAS, "single")
+    ],
+    "persona": lambda: [(p, {"method": "persona", "simulator": {"persona": p}}) for p in ("says", "as")],
+    "vs_eta_mode": lambda: _dial("eta", ETAS, "verbalized", direction="mode"),
+    "vs_eta_wrong": lambda: _dial("eta", ETAS, "verbalized", direction="wrong"),
+    "vs_k": lambda: _dial("k", LIST_SIZES, "verbalized"),
+    "vs_noise": lambda: _dial("noise", NOISES, "verbalized"),
+    "theory_odds": lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")],
+    "phases_live": lambda: _phases((LIVE_START_GAMMA,)),
+    "phases": _phases,
+    "phases_world": lambda: _phases(outcome="world"),
+    "phases_kl": _phases_kl,
+    "simulator_rewards": _simulator_rewards,
+    "pool_sizes": _pool_sizes,
+    "pool_rules": _pool_rules,
+    "controls": _controls,
+    "multiverse": lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT),
+}
+SHORT: dict[str, Any] = {"steps": 80, "eval_every": 20, "eval_dialogues": 16, "final_dialogues": 128}
+"""of a run in the multiverse: many worlds rather than long runs"""
+
+
+def runs_of(experiment: str, seeds: int, **overrides: Any) -> list[tuple[str, RunConfig]]:
+    """(variant, config) of every run of an experiment, seed by seed; in the multiverse each seed is a world of its own.
+
+    Args:
+        overrides: keys of RunConfig that hold for every run (steps=10 for a quick look).
+
+    Raises:
+        ScopeError: for an unknown experiment.
+    """
+    if experiment not in EXPERIMENTS:
+        raise ScopeError(closest(experiment, list(EXPERIMENTS), "experiment"))
+    runs = []
+    for seed in range(seeds):
+        for label, settings in EXPERIMENTS[experiment]():
+            chosen = {**settings, **overrides, "seed": seed}
+            if experiment == "multiverse":
+                chosen["world"] = f"persuasion_{FIRST_WORLD + seed}"
+            if settings["method"] == "base":
+                chosen.pop("steps", None)
+            runs.append((label, method_config(**chosen)))
+    return runs

@@ -1,0 +1,17 @@
+"""The nano models: tiny causal LMs pre-trained to speak a world's acts, and the panel of simulators."""
+
+from scope_lite.nano.build import adapt, build, ensure_models, kl_table
+from scope_lite.nano.panels import panel_members
+from scope_lite.nano.teach import Renderer, build_tokenizer, pretrain, sample_dialogues
+
+__all__ = [
+    "Renderer",
+    "adapt",
+    "build",
+    "build_tokenizer",
+    "ensure_models",
+    "kl_table",
+    "panel_members",
+    "pretrain",
+    "sample_dialogues",
+]
