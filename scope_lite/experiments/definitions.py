@@ -118,6 +118,7 @@ EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
     "methods_hard": lambda: _methods("persuasion_hard"),
     "methods_retail": lambda: _methods("retail"),
     "cooperation": lambda: _methods("coding", COOPERATION),
+    "cooperation_small": lambda: _methods("coding", COOPERATION, model="qwen3-small"),
     "larger_retail": lambda: _methods("retail", model="qwen3-small"),
     "family_persuasion": lambda: _methods("persuasion", model="olmo3-tiny"),
     "family_retail": lambda: _methods("retail", model="olmo3-tiny"),
