@@ -56,6 +56,55 @@ def paired_interval(a: pd.Series, b: pd.Series, level: float = 0.95) -> Interval
     return t_interval((a.loc[both] - b.loc[both]).to_numpy(), level)
 
 
+def share_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    """A share, with its exact (Clopper-Pearson) interval.
+
+    Raises:
+        ValueError: without any trial.
+    """
+    if n == 0:
+        raise ValueError("no trials to take a share of")
+    exact = scipy_stats.binomtest(successes, n).proportion_ci(level, method="exact")
+    return Interval(successes / n, float(exact.low), float(exact.high), n)
+
+
+def iqm(scores: Float[np.ndarray, "*shape"]) -> float:
+    """Interquartile mean: the mean of the middle half of all runs on all tasks (rliable's; Agarwal et al. 2021).
+
+    A quarter of the runs is left out at either end, rounded down, as scipy's trimmed mean does it.
+    """
+    return float(scipy_stats.trim_mean(np.asarray(scores, dtype=np.float64), 0.25, axis=None))
+
+
+def probability_of_improvement(a: Float[np.ndarray, "n tasks"], b: Float[np.ndarray, "m tasks"]) -> float:
+    """How often a run of a beats a run of b on the same task, ties counting half (rliable's; Agarwal et al. 2021).
+
+    Every run of a meets every run of b (the Mann-Whitney statistic divided by n m); the mean over tasks. An array
+    without a task axis is one task.
+
+    Raises:
+        ValueError: if the two have different numbers of tasks, or one has no runs.
+    """
+    a, b = (np.atleast_2d(x.T).T for x in (np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)))
+    if a.shape[1] != b.shape[1] or not len(a) or not len(b):
+        raise ValueError(f"need runs of both on the same tasks, got shapes {a.shape} and {b.shape}")
+    gap = a[:, None] - b[None, :]
+    return float(((gap > 0) + 0.5 * (gap == 0)).mean())
+
+
+def paired_improvement(a: pd.Series, b: pd.Series) -> float:
+    """Share of the seeds that both have in which a is above b, ties counting half (both indexed by seed).
+
+    Raises:
+        ValueError: if they share no seed.
+    """
+    both = a.index.intersection(b.index)
+    if both.empty:
+        raise ValueError("they share no seed")
+    gap = (a.loc[both] - b.loc[both]).to_numpy()
+    return float(((gap > 0) + 0.5 * (gap == 0)).mean())
+
+
 def auc(steps: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> float:
     """Area under the curve divided by its width, by the trapezoid rule: the mean over training.
 
