@@ -15,11 +15,11 @@ PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 # The reading order. A module imports only what stands earlier; a sub-package counts as one.
 ORDER = (
     "errors paths rng config records stats theory grpo worlds tasks prompts sampling engines verbalized seats "
-    "simulators nano rewards rollouts panel collapse runs learner cotraining train parallel experiments figures "
-    "notebook study series doctor cli __main__"
+    "simulators nano rewards rollouts panel collapse humans runs learner cotraining train parallel experiments figures "
+    "notebook claims study series doctor cli __main__"
 ).split()
 
-WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats")
+WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")
 # A figure is drawn from a table, so a figure that needs one of these computes something it should have been given.
 NO_MODELS = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 NO_LOOP = {"engines", "verbalized", "seats", "simulators", "nano", "rollouts", "panel", "learner", "train", "parallel"}
