@@ -302,7 +302,9 @@ def prune(
 @results_app.command("build")
 def results_build(
     experiment: Annotated[list[str] | None, typer.Argument(help="Names of experiments; all by default.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds a variant.")] = 10,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Seeds a variant; each table's own number by default.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
     out: Root = paths.RUNS,
     results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from scope_lite.config import RunConfig, closest, method_config
 from scope_lite.errors import ScopeError
@@ -21,6 +21,8 @@ USER_METHODS = (
     "unsharpened",
 )
 """every method for a dialogue with a user, and the control"""
+FROZEN_METHODS = tuple(m for m in USER_METHODS if m not in ("cotraining", "population"))
+"""those whose simulator does not learn"""
 COOPERATION = ("base", "single", "ensemble", "selfplay", "selfplay_population", "unsharpened")
 """cross-play with a fixed partner and with a frozen ensemble, self-play, population self-play, and the control"""
 GAMMAS = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -31,6 +33,8 @@ START_GAMMAS = (1.0, 2.0, 3.0, 4.0, 8.0)
 LIVE_START_GAMMA = 4.0
 KL_COEFS = (0.0, 0.02, 0.1, 0.5)
 POOL_SIZES = (1, 3, 5, 10)
+MANY = 10
+"""seeds where methods are compared"""
 FIRST_WORLD = 1000
 """number of the multiverse's first random world"""
 
@@ -40,6 +44,13 @@ TRAINED_KINDS: dict[str, dict[str, Any]] = {
     "Population": {"pool_size": 5},
 }
 """the zero-reward control is a frozen simulator under the same loop"""
+
+
+class Experiment(NamedTuple):
+    """What an experiment varies, and at how many seeds its shipped table is made."""
+
+    variants: Callable[[], list[Variant]]
+    seeds: int = 3
 
 
 def _methods(world: str, methods: tuple[str, ...] = USER_METHODS, **settings: Any) -> list[Variant]:
@@ -113,52 +124,61 @@ def _dial(key: str, values: tuple[float, ...], method: str, **fixed: Any) -> lis
     return [(f"{key}={v:g}", {"method": method, "simulator": {key: v, **fixed}}) for v in values]
 
 
-EXPERIMENTS: dict[str, Callable[[], list[Variant]]] = {
-    "methods": lambda: _methods("persuasion"),
-    "methods_hard": lambda: _methods("persuasion_hard"),
-    "methods_retail": lambda: _methods("retail"),
-    "cooperation": lambda: _methods("coding", COOPERATION),
-    "cooperation_small": lambda: _methods("coding", COOPERATION, model="qwen3-small"),
-    "larger_retail": lambda: _methods("retail", model="qwen3-small"),
-    "family_persuasion": lambda: _methods("persuasion", model="olmo3-tiny"),
-    "family_retail": lambda: _methods("retail", model="olmo3-tiny"),
-    "stronger_simulator": lambda: [
-        (f"{m}, {s}", {"method": m, "simulator": {"members": [s]}})
-        for m in ("single", "verbalized")
-        for s in ("sim-a", "qwen3-small")
-    ],
-    "single_by_simulator": lambda: [
-        (s, {"method": "single", "simulator": {"members": [s]}}) for s in ("sim-a", "sim-b", "sim-c")
-    ],
-    "no_exploit": lambda: _methods("persuasion_plain", ("base", "single", "unsharpened")),
-    "sharpness": lambda: _dial("sharpness", GAMMAS, "single"),
-    "sharpness_centred": lambda: [
-        (v, {**settings, "scale_advantages": False}) for v, settings in _dial("sharpness", GAMMAS, "single")
-    ],
-    "persona": lambda: [(p, {"method": "persona", "simulator": {"persona": p}}) for p in ("says", "as")],
-    "vs_eta_mode": lambda: _dial("eta", ETAS, "verbalized", direction="mode"),
-    "vs_eta_wrong": lambda: _dial("eta", ETAS, "verbalized", direction="wrong"),
-    "vs_k": lambda: _dial("k", LIST_SIZES, "verbalized"),
-    "vs_noise": lambda: _dial("noise", NOISES, "verbalized"),
-    "theory_odds": lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")],
-    "phases_live": lambda: _phases((LIVE_START_GAMMA,)),
-    "phases": _phases,
-    "phases_world": lambda: _phases(outcome="world"),
-    "phases_kl": _phases_kl,
-    "simulator_rewards": _simulator_rewards,
-    "pool_sizes": _pool_sizes,
-    "pool_rules": _pool_rules,
-    "controls": _controls,
-    "multiverse": lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT),
-}
 SHORT: dict[str, Any] = {"steps": 80, "eval_every": 20, "eval_dialogues": 16, "final_dialogues": 128}
 """of a run in the multiverse: many worlds rather than long runs"""
 
+EXPERIMENTS: dict[str, Experiment] = {
+    "methods": Experiment(lambda: _methods("persuasion"), MANY),
+    "methods_hard": Experiment(lambda: _methods("persuasion_hard"), MANY),
+    "methods_retail": Experiment(lambda: _methods("retail"), MANY),
+    "cooperation": Experiment(lambda: _methods("coding", COOPERATION), MANY),
+    "cooperation_small": Experiment(lambda: _methods("coding", COOPERATION, model="qwen3-small")),
+    "larger_retail": Experiment(lambda: _methods("retail", model="qwen3-small")),
+    "family_persuasion": Experiment(lambda: _methods("persuasion", model="olmo3-tiny")),
+    "family_retail": Experiment(lambda: _methods("retail", model="olmo3-tiny")),
+    "stronger_simulator": Experiment(
+        lambda: [
+            (f"{m}, {s}", {"method": m, "simulator": {"members": [s]}})
+            for m in ("single", "verbalized")
+            for s in ("sim-a", "qwen3-small")
+        ]
+    ),
+    "single_by_simulator": Experiment(
+        lambda: [(s, {"method": "single", "simulator": {"members": [s]}}) for s in ("sim-a", "sim-b", "sim-c")], 5
+    ),
+    "no_exploit": Experiment(lambda: _methods("persuasion_plain", ("base", "single", "unsharpened")), 5),
+    "sharpness": Experiment(lambda: _dial("sharpness", GAMMAS, "single"), 5),
+    "sharpness_centred": Experiment(
+        lambda: [(v, {**settings, "scale_advantages": False}) for v, settings in _dial("sharpness", GAMMAS, "single")]
+    ),
+    "persona": Experiment(lambda: [(p, {"method": "persona", "simulator": {"persona": p}}) for p in ("says", "as")]),
+    "vs_eta_mode": Experiment(lambda: _dial("eta", ETAS, "verbalized", direction="mode")),
+    "vs_eta_wrong": Experiment(lambda: _dial("eta", ETAS, "verbalized", direction="wrong")),
+    "vs_k": Experiment(lambda: _dial("k", LIST_SIZES, "verbalized")),
+    "vs_noise": Experiment(lambda: _dial("noise", NOISES, "verbalized")),
+    "theory_odds": Experiment(lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")]),
+    "phases_live": Experiment(lambda: _phases((LIVE_START_GAMMA,))),
+    "phases": Experiment(_phases),
+    "phases_world": Experiment(lambda: _phases(outcome="world")),
+    "phases_kl": Experiment(_phases_kl),
+    "simulator_rewards": Experiment(_simulator_rewards),
+    "pool_sizes": Experiment(_pool_sizes),
+    "pool_rules": Experiment(_pool_rules),
+    "controls": Experiment(_controls, 5),
+    "multiverse": Experiment(
+        lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
+    ),
+}
+"""seeds: how many the shipped tables have (in the multiverse: worlds)"""
 
-def runs_of(experiment: str, seeds: int, **overrides: Any) -> list[tuple[str, RunConfig]]:
+
+def runs_of(
+    experiment: str, seeds: int, variants: Sequence[str] | None = None, **overrides: Any
+) -> list[tuple[str, RunConfig]]:
     """(variant, config) of every run of an experiment, seed by seed; in the multiverse each seed is a world of its own.
 
     Args:
+        variants: only these.
         overrides: keys of RunConfig that hold for every run (steps=10 for a quick look).
 
     Raises:
@@ -168,7 +188,9 @@ def runs_of(experiment: str, seeds: int, **overrides: Any) -> list[tuple[str, Ru
         raise ScopeError(closest(experiment, list(EXPERIMENTS), "experiment"))
     runs = []
     for seed in range(seeds):
-        for label, settings in EXPERIMENTS[experiment]():
+        for label, settings in EXPERIMENTS[experiment].variants():
+            if variants is not None and label not in variants:
+                continue
             chosen = {**settings, **overrides, "seed": seed}
             if experiment == "multiverse":
                 chosen["world"] = f"persuasion_{FIRST_WORLD + seed}"

@@ -17,7 +17,7 @@ import pandas as pd
 
 from scope_lite.config import RunConfig
 from scope_lite.errors import ScopeError
-from scope_lite.experiments.definitions import runs_of
+from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.nano import ensure_models
 from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS
@@ -27,10 +27,15 @@ Source = Literal["live", "frozen"]
 
 
 def live_table(
-    experiment: str, seeds: int, root: Path = RUNS, workers: int | None = None, **overrides: Any
+    experiment: str,
+    seeds: int,
+    root: Path = RUNS,
+    workers: int | None = None,
+    variants: Sequence[str] | None = None,
+    **overrides: Any,
 ) -> pd.DataFrame:
     """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds)."""
-    runs = runs_of(experiment, seeds, **overrides)
+    runs = runs_of(experiment, seeds, variants, **overrides)
     ensure_models([config.world for _, config in runs], workers)
     folders = train_many([config for _, config in runs], root, workers=workers)
     tables = []
@@ -55,16 +60,19 @@ def frozen_table(experiment: str, results: Path = RESULTS) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def table(experiment: str, source: Source, seeds: int, **overrides: Any) -> pd.DataFrame:
-    """What a notebook asks for: the frozen table, or the live one at this many seeds."""
+def table(
+    experiment: str, source: Source, seeds: int, variants: Sequence[str] | None = None, **overrides: Any
+) -> pd.DataFrame:
+    """What a notebook asks for: the frozen table, or the live one at this many seeds (of ``variants`` only)."""
     if source == "frozen":
-        return frozen_table(experiment)
-    return live_table(experiment, seeds, **overrides)
+        whole = frozen_table(experiment)
+        return whole if variants is None else whole[whole["variant"].isin(list(variants))].reset_index(drop=True)
+    return live_table(experiment, seeds, variants=variants, **overrides)
 
 
-def unfinished(experiments: Sequence[str], seeds: int, root: Path = RUNS) -> list[RunConfig]:
-    """The runs, each once, that these experiments still have to train."""
-    wanted = {c.fingerprint(): c for name in experiments for _, c in runs_of(name, seeds)}
+def unfinished(experiments: Sequence[str], seeds: int | None = None, root: Path = RUNS) -> list[RunConfig]:
+    """The runs, each once, that these experiments still have to train; at each one's own number of seeds by default."""
+    wanted = {c.fingerprint(): c for name in experiments for _, c in runs_of(name, seeds or EXPERIMENTS[name].seeds)}
     return [c for c in wanted.values() if not is_finished(folder_path(root, c.run_name(), c.fingerprint()))]
 
 
@@ -75,8 +83,15 @@ def hours_for(configs: Sequence[RunConfig], root: Path = RUNS, workers: int | No
     return float(seconds * sum(c.steps for c in configs) / (workers or os.cpu_count() or 1) / 3600)
 
 
-def build(experiment: str, seeds: int, root: Path = RUNS, results: Path = RESULTS, workers: int | None = None) -> Path:
+def build(
+    experiment: str,
+    seeds: int | None = None,
+    root: Path = RUNS,
+    results: Path = RESULTS,
+    workers: int | None = None,
+) -> Path:
     """Make and ship a frozen table, with a note of where it comes from beside it. Resumable: finished runs are kept."""
+    seeds = seeds or EXPERIMENTS[experiment].seeds
     made = live_table(experiment, seeds, root, workers)
     results.mkdir(parents=True, exist_ok=True)
     path = results / f"{experiment}.csv"

@@ -106,6 +106,12 @@ def figure_4(table: pd.DataFrame) -> Figure:
     return curve_panels(table, (REAL, "entropy"), colours, METHOD_LABELS, ("(a)", "(c)"))
 
 
+def frozen_methods(table: pd.DataFrame) -> Figure:
+    """Every method whose simulator does not learn: training, seen, unseen and real users. From ``methods``."""
+    colours = _method_colours(table, [m for m in METHOD_COLOURS if m not in ("cotraining", "population")])
+    return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
+
+
 def figure_20(table: pd.DataFrame) -> Figure:
     """Fig. 20: persuasion, every method: training, seen, unseen and real users. From ``methods``."""
     colours = _method_colours(table, list(METHOD_COLOURS))
