@@ -62,6 +62,27 @@ def mode_share(labels: Sequence[Hashable]) -> float:
     return max(_counts(labels)) / len(labels)
 
 
+def cross_validated_mode_share(labels: Sequence[Hashable]) -> float:
+    """Share of labels that equal the most common one of the *others* (ties shared out): the bias goes the other way.
+
+    Its expectation is the probability of a mode guessed from n - 1 samples, so at most 1 - epsilon, while the plug-in's
+    is at least that: together they enclose the truth.
+
+    Raises:
+        ScopeError: fewer than two labels.
+    """
+    counts = Counter(labels)
+    if counts.total() < 2:
+        raise ScopeError("one reply cannot be compared with the others: draw at least two")
+    hits = 0.0
+    for label, count in counts.items():
+        rest = [c for other, c in counts.items() if other != label]
+        top = max(rest, default=0)
+        if count - 1 >= top:
+            hits += count / (1 + (rest.count(top) if count - 1 == top else 0))
+    return hits / counts.total()
+
+
 def plug_in_entropy(labels: Sequence[Hashable]) -> float:
     """Entropy of the observed shares, in nats; too low for few samples, and never above log n."""
     shares = np.array(_counts(labels)) / len(labels)
