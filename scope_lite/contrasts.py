@@ -21,7 +21,7 @@ USERS = ("reference", "real", "seen", "unseen")
 """columns of the panel that are scripted users or means, and so no simulator of their own"""
 
 
-def reading(difference: Interval, margin: float = MARGIN) -> str:
+def verdict(difference: Interval, margin: float = MARGIN) -> str:
     """What an interval of a difference says: higher, lower, equal, or (an honest fourth) not told apart.
 
     Args:
@@ -38,7 +38,7 @@ def reading(difference: Interval, margin: float = MARGIN) -> str:
 
 
 def contrast_table(contrasts: Mapping[str, Interval], unit: str = "points", margin: float = MARGIN) -> pd.DataFrame:
-    """A row a contrast: the mean difference, its 95 % t-interval, how many pairs stand behind it, and the reading.
+    """A row a contrast: the mean difference, its 95 % t-interval, how many pairs stand behind it, and the verdict.
 
     Args:
         unit: "points" shows rewards times 100; any other unit is shown as it is.
@@ -49,7 +49,7 @@ def contrast_table(contrasts: Mapping[str, Interval], unit: str = "points", marg
             f"difference ({unit})": f"{scale * d.mean:+.1f}",
             "95 % t-interval": f"[{scale * d.low:+.1f}, {scale * d.high:+.1f}]" if d.n > 1 else "–",
             "pairs": d.n,
-            "reading": reading(d, margin),
+            "verdict": verdict(d, margin),
         }
         for name, d in contrasts.items()
     }
