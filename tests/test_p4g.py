@@ -294,33 +294,43 @@ def test_donation_bins_hold_their_upper_end() -> None:
 # -- with the real files ----------------------------------------------------------------------------------------------
 
 
-def test_the_real_files_hold_what_the_notes_say(raw: Path) -> None:
-    dialogues = p4g.load_dialogues(raw)
+@pytest.fixture(scope="module")
+def dialogues(raw: Path) -> tuple[p4g.Dialogue, ...]:
+    return p4g.load_dialogues(raw)
+
+
+@pytest.fixture(scope="module")
+def annotated(raw: Path) -> tuple[p4g.Dialogue, ...]:
+    return p4g.load_dialogues(raw, annotated=True)
+
+
+def test_the_real_files_hold_what_the_notes_say(dialogues: tuple[p4g.Dialogue, ...]) -> None:
     assert len(dialogues) == 1017 and sum(len(d.turns) for d in dialogues) == 20932
     given = [d.persuadee.donation for d in dialogues]
     assert sum(x > 2 for x in given) == 35 and max(given) == 700
     assert sum(bool(d.persuadee.as_text()) for d in dialogues) >= 1000
 
 
-def test_the_shipped_tables_are_remade_from_the_real_files(raw: Path) -> None:
-    pairs = p4g.act_pairs(p4g.load_dialogues(raw, annotated=True))
+def test_the_shipped_tables_are_remade_from_the_real_files(
+    dialogues: tuple[p4g.Dialogue, ...], annotated: tuple[p4g.Dialogue, ...]
+) -> None:
+    pairs = p4g.act_pairs(annotated)
     pd.testing.assert_frame_equal(pairs, p4g.load_table("act_pairs")[list(pairs)], check_dtype=False)
-    remade = p4g.donations(p4g.load_dialogues(raw))
+    remade = p4g.donations(dialogues)
     pd.testing.assert_frame_equal(remade, p4g.load_table("donations"), check_dtype=False)
 
 
-def test_the_shipped_weights_are_remade_from_the_real_files(raw: Path) -> None:
+def test_the_shipped_weights_are_remade_from_the_real_files(annotated: tuple[p4g.Dialogue, ...]) -> None:
     """Not bit for bit, since linear algebra differs between machines: by what they read."""
-    table = p4g_acts.sentences(p4g.load_dialogues(raw, annotated=True))
+    table = p4g_acts.sentences(annotated)
     examples = list(zip(table["said"], table["heard"], strict=True))
     shipped, trained = (c.read(examples) for c in (p4g_acts.load_classifier(), p4g_acts.train(table)))
     assert np.mean([a == b for a, b in zip(shipped, trained, strict=True)]) > 0.995
 
 
-def test_a_pledge_read_from_a_dialogue_is_mostly_the_annotators(raw: Path) -> None:
+def test_a_pledge_read_from_a_dialogue_is_mostly_the_annotators(annotated: tuple[p4g.Dialogue, ...]) -> None:
     """243 of 300 agree; many of the rest are theirs (other payments than 2 dollars, amounts that nobody wrote)."""
-    dialogues = p4g.load_dialogues(raw, annotated=True)
-    told = [min(d.persuadee.pledge or 0.0, 2.0) for d in dialogues]
-    read = [read_pledge(t.text for t in d.turns if t.role == "persuadee") or 0.0 for d in dialogues]
+    told = [min(d.persuadee.pledge or 0.0, 2.0) for d in annotated]
+    read = [read_pledge(t.text for t in d.turns if t.role == "persuadee") or 0.0 for d in annotated]
     assert np.mean(np.abs(np.subtract(told, read)) < 0.006) >= 0.8
-    assert sum(d.persuadee.donation == 0 < (d.persuadee.pledge or 0) for d in dialogues) == 86
+    assert sum(d.persuadee.donation == 0 < (d.persuadee.pledge or 0) for d in annotated) == 86

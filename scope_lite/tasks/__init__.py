@@ -1,1 +1,4 @@
-"""Real benchmarks as plain data: tau2-bench user scenarios (``tau2``). Torch and the benchmarks' code stay out."""
+"""Real benchmarks as plain data: tau2-bench user scenarios (``tau2``) and human persuasion dialogues (``p4g``).
+
+Torch and the benchmarks' code stay out.
+"""

@@ -1,16 +1,16 @@
 """Persuasion for Good (Wang et al. 2019): 1,017 human dialogues in which one person asks another for a donation.
 
 One row, as a sample: the persuader writes "Would you like to donate?" (act: proposition-of-donation), the persuadee
-"How much of it reaches them?" (act: ask-org-info). Both were paid and could give up to 2 dollars of it; 300 dialogues are
-annotated sentence by sentence. Texts are not shipped: they come from a folder of the user's (the environment variable
-``SCOPE_LITE_P4G``) or from a pinned, hash-checked download. Shipped are the count tables that the figures need, made by
-:func:`act_pairs` and :func:`donations`.
+"How much of it reaches them?" (act: ask-org-info). Both were paid and could give up to 2 dollars of it; 300 dialogues
+are annotated sentence by sentence. Texts are not shipped: they come from a folder of the user's (the environment
+variable ``SCOPE_LITE_P4G``) or from a pinned, hash-checked download. Shipped are the count tables that the figures
+need; ``p4g_acts.build_tables`` makes them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,21 +137,31 @@ def load_dialogues(path: Path | None = None, annotated: bool = False, download: 
     lines = _read(folder, _ANNOTATED if annotated else _ALL, ("B2", "B4", "Turn", "Unit"))
     people = _people(folder, annotated)
     dialogues = []
-    for name, part in lines.groupby("B2", sort=False):
+    for name, turns in _turns_by_dialogue(lines).items():
         try:
-            persons = (people[str(name), 0], people[str(name), 1])
+            persons = (people[name, 0], people[name, 1])
         except KeyError as error:
             raise ScopeError(f"the files in {folder} do not belong together: no participant {error}") from error
-        dialogues.append(Dialogue(str(name), tuple(_turns(part)), *persons))
+        dialogues.append(Dialogue(name, tuple(turns), *persons))
     return tuple(dialogues)
 
 
-def _turns(lines: pd.DataFrame) -> Iterable[Turn]:
+def _turns_by_dialogue(lines: pd.DataFrame) -> dict[str, list[Turn]]:
     # By turn number, not by neighbouring rows: in five annotated dialogues the rows of a turn are torn apart.
-    for (_, role), part in lines.groupby(["Turn", "B4"], sort=True):
-        column = ("er_label_1", "ee_label_1")[int(role)]
-        acts = tuple(str(act) for act in part[column]) if column in part else ()
-        yield Turn(ROLES[int(role)], tuple(str(text).strip() for text in part["Unit"]), acts)
+    turns: dict[str, dict[tuple[int, int], list[tuple[str, str]]]] = {}
+    annotated = "er_label_1" in lines
+    acts = lines[["er_label_1", "ee_label_1"]].to_numpy().tolist() if annotated else [("", "")] * len(lines)
+    columns = (lines[name].tolist() for name in ("B2", "Turn", "B4", "Unit"))
+    for name, turn, role, text, act in zip(*columns, acts, strict=True):
+        own = turns.setdefault(str(name), {}).setdefault((int(turn), int(role)), [])
+        own.append((str(text).strip(), str(act[int(role)])))
+    return {
+        name: [
+            Turn(ROLES[role], tuple(text for text, _ in said), tuple(act for _, act in said) if annotated else ())
+            for (_, role), said in sorted(parts.items())
+        ]
+        for name, parts in turns.items()
+    }
 
 
 def _people(folder: Path, annotated: bool) -> dict[tuple[str, int], Person]:
