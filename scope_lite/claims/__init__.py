@@ -19,12 +19,11 @@ interval; the verdict there is "holds" if that interval lies above one half, "fa
 
 from scope_lite.claims.statements import CLAIMS, SETTINGS, WORLDS, Claim, Contrast
 from scope_lite.claims.text import fill_readme, readme_table, sentences
-from scope_lite.claims.verdicts import COLUMNS, MARGIN, evaluate, overall, read_claims, verdict, write_claims
+from scope_lite.claims.verdicts import COLUMNS, evaluate, overall, read_claims, verdict, write_claims
 
 __all__ = [
     "CLAIMS",
     "COLUMNS",
-    "MARGIN",
     "SETTINGS",
     "WORLDS",
     "Claim",

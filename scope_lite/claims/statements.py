@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from scope_lite.contrasts import COMMON
+
 UNSEEN, REAL, ENTROPY = "panel/unseen/reward", "panel/real/reward", "entropy"
 # Members apart: "unseen" is another set of members for the ensemble (three seen), Base and self-play (none seen).
-HELD_OUT, NOT_OWN = "members that none trained with", "all members but sim-a"
+HELD_OUT, NOT_OWN = COMMON, "all members but sim-a"
 LACKED, LACKED_MINUS_OWN = "members whose mode it lacks", "members whose mode it lacks − its own"
 RELATED = "twin and half, whose modes it has"
 ENSEMBLE = ("sim-a", "sim-b", "sim-c")
-SCRIPTED = ("reference", "real")
-NAMES = {UNSEEN: "unseen", REAL: "real users"}
+NAMES = {UNSEEN: "unseen", REAL: "real users", HELD_OUT: "members that none trained with"}
 
 Rule = Literal["above", "at or above", "below", "at or below", "same"]
 SETTINGS = {

@@ -11,25 +11,23 @@ import pandas as pd
 from scope_lite.claims.statements import (
     CLAIMS,
     ENSEMBLE,
-    HELD_OUT,
     LACKED,
     LACKED_MINUS_OWN,
     NAMES,
     NOT_OWN,
     RELATED,
-    SCRIPTED,
     SETTINGS,
     Claim,
     Contrast,
     Rule,
 )
+from scope_lite.contrasts import MARGIN, USERS, like_for_like
 from scope_lite.errors import ScopeError
 from scope_lite.notebook import members_of, run_summaries
 from scope_lite.paths import RESULTS
 from scope_lite.runs.files import replace_text
 from scope_lite.stats import Interval, share_interval, t_interval
 
-MARGIN = 0.05
 COLUMNS = [
     *("claim", "experiment", "world", "model", "contrast", "column", "rule", "summary"),
     *("estimate", "low", "high", "n_seeds", "verdict", "context"),
@@ -62,17 +60,16 @@ def holds_once(values: pd.Series, rule: Rule) -> pd.Series:
 
 def with_member_groups(summaries: pd.DataFrame) -> pd.DataFrame:
     """Add the means over sets of panel members that are the same for every variant (names as in this module)."""
-    simulators = [m for m in members_of(summaries) if m not in SCRIPTED]
+    simulators = [m for m in members_of(summaries) if m not in USERS]
     lacked = [m for m in simulators if m.startswith("sim-") and m not in ENSEMBLE]
     sets = {
-        HELD_OUT: [m for m in simulators if m not in ENSEMBLE],
         NOT_OWN: [m for m in simulators if m != "sim-a"],
         LACKED: lacked,
         RELATED: ["twin", "half"],
     }
     means = {name: summaries[[f"panel/{m}/reward" for m in members]].mean(axis=1) for name, members in sets.items()}
     own = summaries[["panel/sim-b/reward", "panel/sim-c/reward"]].mean(axis=1)
-    return summaries.assign(**means, **{LACKED_MINUS_OWN: means[LACKED] - own})
+    return like_for_like(summaries, ENSEMBLE).assign(**means, **{LACKED_MINUS_OWN: means[LACKED] - own})
 
 
 def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary: str = "end") -> pd.Series:

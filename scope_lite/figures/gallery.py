@@ -29,6 +29,8 @@ class Entry:
     """what the paper's figure shows, in our words"""
     ours: str
     """what ours shows, and where it differs"""
+    also: tuple[str, ...] = ()
+    """further experiments, drawn along where their tables are there (below ``table`` in what ``draw`` gets)"""
 
 
 GALLERY = (
@@ -56,8 +58,28 @@ GALLERY = (
         "methods",
         training.figure_4,
         "(a) evaluation reward on Persuasion for Good, (b) success on τ²-bench retail, (c) entropy.",
-        "(a) reward with the real users of `persuasion`, whose types are spread wider than any simulator's; "
-        "(c) entropy. (b) needs the world `retail`.",
+        "(a) reward with the real users of `persuasion`, whose types are spread wider than any simulator's; (b) the "
+        "same in `retail`, where a dialogue succeeds or not; (c) entropy in `persuasion`. The un-sharpened control "
+        "(black) is ours and trains on P itself, here and below.",
+        also=("methods_retail",),
+    ),
+    Entry(
+        "18",
+        "fig18_retail_larger",
+        "larger_retail",
+        training.figure_18,
+        "τ²-bench retail with a larger policy (Qwen3-8B).",
+        "`retail` with `qwen3-small`, a larger base model, in the policy's seat: unseen simulators, real users, "
+        "entropy. The simulators are the same as before.",
+    ),
+    Entry(
+        "19",
+        "fig19_signal",
+        "methods",
+        training.figure_19,
+        "Groups without variance, of only successes, of only failures, and entropy, over training.",
+        "The same fractions in `persuasion`, where a reward is one of five levels: a group without signal may have all "
+        "rewards at one middle level, so the second and third fractions do not add up to the first.",
     ),
     Entry(
         "20",
@@ -65,8 +87,48 @@ GALLERY = (
         "methods",
         training.figure_20,
         "Persuasion for Good, six methods.",
-        "Training reward, reward with the training simulators, with unseen ones and with real users. Co-Training is "
-        "not among the methods yet; the un-sharpened control (black) is ours and trains on P itself.",
+        "Training reward, reward with the training simulators, with unseen ones and with real users, every method.",
+    ),
+    Entry(
+        "21",
+        "fig21_retail",
+        "methods_retail",
+        training.figure_20,
+        "τ²-bench retail, seven methods.",
+        "The same four panels in `retail`.",
+    ),
+    Entry(
+        "22",
+        "fig22_retail_larger_all",
+        "larger_retail",
+        training.figure_20,
+        "τ²-bench retail with the larger policy, further curves.",
+        "The runs of figure 18 with training reward and training simulators beside unseen ones and real users.",
+    ),
+    Entry(
+        "26",
+        "fig26_stronger_simulator",
+        "stronger_simulator",
+        training.figure_26,
+        "Verbalized Sampling against a stronger simulator.",
+        "RL (Single) and Verbalized Sampling in `persuasion`, against `sim-a` and against a larger model of the same "
+        "users (`qwen3-small`, closer to P before both are sharpened by γ = 8).",
+    ),
+    Entry(
+        "28",
+        "fig28_persuasion_olmo3",
+        "family_persuasion",
+        training.figure_20,
+        "Persuasion for Good with another model family in the policy's seat (Olmo-3-7B).",
+        "`persuasion` with `olmo3-tiny`, a small Olmo 3 architecture, in the policy's seat.",
+    ),
+    Entry(
+        "29",
+        "fig29_retail_olmo3",
+        "family_retail",
+        training.figure_20,
+        "τ²-bench retail with another model family in the policy's seat (Olmo-3-7B).",
+        "`retail` with `olmo3-tiny` in the policy's seat.",
     ),
 )
 
@@ -94,7 +156,8 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
                 raise ScopeError(message)
             print(message)
             continue
-        fig = entry.draw(pd.read_csv(table))
+        tables = [table, *(p for p in (results / f"{name}.csv" for name in entry.also) if p.exists())]
+        fig = entry.draw(pd.concat([pd.read_csv(path) for path in tables], ignore_index=True))
         written += save_figure(fig, entry.name, out)
         plt.close(fig)
     write_page(out)
@@ -102,7 +165,7 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
 
 
 def write_page(out: Path) -> None:
-    """``figures/README.md``: the paper's figure in our words, ours, what agrees and what differs."""
+    """``figures/README.md``: the paper's figure in our words, ours, what differs, and which are not drawn yet."""
     out.mkdir(parents=True, exist_ok=True)
     lines = [
         "# Gallery",
@@ -110,11 +173,17 @@ def write_page(out: Path) -> None:
         "Every figure is drawn from a table, by `make figures` (live, 3 seeds) or `scope-lite figures` (from the",
         "shipped tables in `data/results`). The line below each picture says scale, world, seeds and interval.",
     ]
-    for entry in GALLERY:
-        lines += ["", f"## Figure {entry.number}", "", f"*The paper's:* {entry.paper}", ""]
-        lines += [f"*Ours:* {entry.ours}", "", f"![figure {entry.number}]({entry.name}.png)"]
+    for entry in sorted(GALLERY, key=lambda e: int(e.number)):
+        lines += ["", f"## Figure {entry.number}", "", f"*The paper's:* {entry.paper}", "", f"*Ours:* {entry.ours}", ""]
+        drawn = (out / f"{entry.name}.png").exists()
+        missing = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
+        lines.append(f"![figure {entry.number}]({entry.name}.png)" if drawn else missing)
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})
     if others:
         lines += ["", "## Figures that the paper does not have", ""]
         lines += [f"![{name}]({name}.png)\n" for name in others]
+    tables = sorted(out.glob("tables/*.md"))
+    if tables:
+        lines += ["", "## Tables", "", "Each as Markdown and, beside it, as LaTeX.", ""]
+        lines += [f"- [{p.stem}](tables/{p.name}): {p.read_text(encoding='utf-8').splitlines()[0]}" for p in tables]
     (out / "README.md").write_text("\n".join(lines).rstrip() + "\n")

@@ -8,10 +8,12 @@ lines are single seeds, the thick line is their mean, the band a 95 % t-interval
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -29,6 +31,8 @@ LABELS = {
     REAL: "reward, real users",
     "panel/reference/reward": "reward, reference users P",
     "frac_reward_zero_std": "groups without signal",
+    "frac_all_success": "groups at reward 1",
+    "frac_all_failure": "groups at reward 0",
     "simulator/kl": "KL(simulator ‖ its start), nats",
     "simulator/epsilon": "collapse error ε per turn",
 }
@@ -69,18 +73,23 @@ def curve_panels(
     letters: Sequence[str] = (),
 ) -> Figure:
     """One axes a metric, side by side, each titled by its metric, with one legend for all above them."""
-    fig, axes = plt.subplots(1, len(metrics), figsize=(2.6 * len(metrics) + 0.3, 2.9), squeeze=False)
-    for i, (ax, metric) in enumerate(zip(axes[0], metrics, strict=True)):
+    titles = [f"{letter} {LABELS.get(m, m)}".lstrip() for letter, m in zip_longest(letters, metrics, fillvalue="")]
+    return titled_panels([(table, m, t) for m, t in zip(metrics, titles, strict=True)], colours, labels)
+
+
+def titled_panels(
+    panels: Sequence[tuple[pd.DataFrame, str, str]], colours: Mapping[str, str], labels: Mapping[str, str]
+) -> Figure:
+    """One axes for each (table, metric, title), side by side, with one legend for all above them."""
+    fig, axes = plt.subplots(1, len(panels), figsize=(2.6 * len(panels) + 0.3, 2.9), squeeze=False)
+    named: dict[str, Artist] = {}
+    for ax, (table, metric, title) in zip(axes[0], panels, strict=True):
         draw_curves(ax, table, metric, colours, labels)
-        letter = f"{letters[i]} " if letters else ""
-        ax.set_title(letter + LABELS.get(metric, metric), loc="left", fontsize=8.5)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    for ax in axes[0][1:]:
+        ax.set_title(title, loc="left", fontsize=8.5)
         for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
-            if name not in names:
-                handles, names = [*handles, handle], [*names, name]
-    fig.legend(handles, names, loc="outside upper center", ncols=min(len(names), 3))
-    footnote(fig, note(table))
+            named.setdefault(name, handle)
+    fig.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), max(3, len(panels))))
+    footnote(fig, note(pd.concat([table for table, _, _ in panels])))
     return fig
 
 
@@ -101,21 +110,44 @@ def figure_3(table: pd.DataFrame) -> Figure:
 
 
 def figure_4(table: pd.DataFrame) -> Figure:
-    """Fig. 4 (a, c): reward on real users and entropy, all methods. From ``methods``."""
-    colours = _method_colours(table, list(METHOD_COLOURS))
-    return curve_panels(table, (REAL, "entropy"), colours, METHOD_LABELS, ("(a)", "(c)"))
+    """Fig. 4: reward on real users (a) in ``persuasion``, (b) in ``retail`` if the table has it; (c) entropy in (a).
+
+    From ``methods``, with ``methods_retail`` below it.
+    """
+    persuasion, retail = (table[table["world"] == world] for world in ("persuasion", "retail"))
+    panels = [(persuasion, REAL, f"(a) persuasion: {LABELS[REAL]}")]
+    if not retail.empty:
+        panels.append((retail, REAL, f"(b) retail: {LABELS[REAL]}"))
+    panels.append((persuasion, "entropy", "(c) persuasion: entropy (nats)"))
+    return titled_panels(panels, _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
 
 
-def frozen_methods(table: pd.DataFrame) -> Figure:
-    """Every method whose simulator does not learn: training, seen, unseen and real users. From ``methods``."""
-    colours = _method_colours(table, [m for m in METHOD_COLOURS if m not in ("cotraining", "population")])
-    return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
+def figure_18(table: pd.DataFrame) -> Figure:
+    """Fig. 18: ``retail`` with the larger policy: unseen simulators, real users, entropy. From ``larger_retail``."""
+    return curve_panels(table, (UNSEEN, REAL, "entropy"), _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
+
+
+def figure_19(table: pd.DataFrame) -> Figure:
+    """Fig. 19: groups without signal, those at reward 1 and at 0, and entropy, every method. From ``methods``."""
+    metrics = ("frac_reward_zero_std", "frac_all_success", "frac_all_failure", "entropy")
+    return curve_panels(table, metrics, _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
 
 
 def figure_20(table: pd.DataFrame) -> Figure:
-    """Fig. 20: persuasion, every method: training, seen, unseen and real users. From ``methods``."""
+    """Figs. 20, 21, 22, 28, 29: every method: training reward, training and unseen simulators, real users.
+
+    From ``methods``, ``methods_retail``, ``larger_retail``, ``family_persuasion``, ``family_retail``.
+    """
     colours = _method_colours(table, list(METHOD_COLOURS))
     return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
+
+
+def figure_26(table: pd.DataFrame) -> Figure:
+    """Fig. 26: RL (Single) and Verbalized Sampling against two simulators of P. From ``stronger_simulator``."""
+    names = {"sim-a": "sim-a (qwen3-tiny)", "qwen3-small": "stronger (qwen3-small)"}
+    labels = {f"{m}, {s}": f"{METHOD_LABELS[m]}, {name}" for m in ("single", "verbalized") for s, name in names.items()}
+    colours = dict(zip(labels, ("#D55E00", "#E69F00", "#0072B2", "#56B4E9"), strict=True))
+    return curve_panels(table, ("reward", UNSEEN, REAL, "entropy"), colours, labels)
 
 
 def collapse_story(table: pd.DataFrame, colours: Mapping[str, str], labels: Mapping[str, str]) -> Figure:

@@ -1,0 +1,217 @@
+"""The paper's tables at nano scale, each as Markdown and as LaTeX (booktabs): 1, 3, 6, 7 and the table of paradigms.
+
+Each function returns a frame of text; ``write_table`` writes it in both forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from scope_lite.config import METHODS, RunConfig, Settings, SimulatorConfig
+from scope_lite.figures.style import METHOD_LABELS
+from scope_lite.figures.training import REAL, SEEN, UNSEEN
+from scope_lite.stats import SUMMARIES, t_interval
+
+SPLITS = {SEEN: "training simulators", UNSEEN: "unseen simulators", REAL: "real users"}
+PAPER = {
+    "steps": "200",
+    "group_size": "8",
+    "learning_rate": "1e-6, full weights",
+    "simulator.draw": "rollout",
+    "simulator.k": "5",
+    "simulator.reward": "curriculum",
+    "simulator.pool_size": "5; sweep 1, 3, 5, 10",
+    "simulator.cadence": "4",
+    "simulator.pool_sampling": "uniform",
+}
+"""what the paper states, by our key; it is the paper's, for other models and tasks"""
+WIDE = 6
+"""columns from which on LaTeX sets a table in its smallest size"""
+BESIDE = {
+    "seeds": ("10 where methods are compared, 3 or 5 in sweeps", "3", "runs of each method, paired by seed"),
+    "target variance": ("0.25", "0.25", "of the policy's reward, which the curriculum reward aims at"),
+    "panel": ("Table 7", "six simulators, three of them trained with", "simulators that a policy is evaluated with"),
+}
+"""settings that are no key of a run: here, the paper, meaning"""
+LATEX = str.maketrans(
+    {
+        **{c: f"\\{c}" for c in "&%$#_{}"},
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
+        **{"γ": r"$\gamma$", "ε": r"$\varepsilon$", "η": r"$\eta$", "π": r"$\pi$", "φ": r"$\phi$", "σ": r"$\sigma$"},
+        **{"±": r"$\pm$", "−": "$-$", "≥": r"$\ge$", "≤": r"$\le$", "×": r"$\times$", "–": "--", "₀": "$_0$"},
+    }
+)
+
+
+def results_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tables 1 and 3: every method in every setting, on seen and unseen simulators and real users: end, AUC, best.
+
+    Args:
+        settings: name of the setting -> its runs' summaries, as ``notebook.run_summaries`` makes them.
+
+    Returns:
+        Text "mean ± half-width" of the 95 % t-interval over seeds (reward in [0, 1]); "–" where nothing is measured.
+    """
+    rows: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    for setting, summaries in settings.items():
+        for variant, runs in summaries.groupby("variant", sort=False):
+            method = METHOD_LABELS.get(str(variant), str(variant))
+            rows[(setting, method)] = {
+                (split, summary): _mean_and_half(runs.loc[runs["summary"] == summary, column])
+                for column, split in SPLITS.items()
+                for summary in SUMMARIES
+            }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["setting", "method"])
+    table.columns = pd.MultiIndex.from_tuples(table.columns)
+    return table.rename(columns={"auc": "AUC"}, level=1)
+
+
+def _mean_and_half(values: pd.Series) -> str:
+    measured = values.dropna()
+    if measured.empty:
+        return "–"
+    interval = t_interval(measured.to_numpy())
+    # no leading zeros: nine such cells have to fit on a line
+    half = f" ± {interval.high - interval.mean:.2f}".replace("0.", ".") if interval.n > 1 else ""
+    return f"{interval.mean:.2f}".removeprefix("0") + half
+
+
+def hyperparameters() -> pd.DataFrame:
+    """Table 6: every number of a run with its default here, what the paper states for it, and its meaning."""
+    rows = {}
+    for prefix, settings in (("", RunConfig), ("simulator.", SimulatorConfig)):
+        for name, value in _defaults(settings).items():
+            meaning = " ".join((settings.model_fields[name].description or "–").split())
+            rows[prefix + name] = (value, PAPER.get(prefix + name, "–"), meaning)
+    table = pd.DataFrame({**rows, **BESIDE}, index=["here", "the paper's", "meaning"]).T
+    table.index.name = "setting"
+    return table
+
+
+def _defaults(settings: type[Settings]) -> dict[str, str]:
+    chosen = settings().model_dump(mode="json", exclude={"version", "method", "seed", "simulator"})
+    return {name: ", ".join(value) if isinstance(value, list) else _plain(value) for name, value in chosen.items()}
+
+
+def _plain(value: Any) -> str:
+    return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def method_presets() -> pd.DataFrame:
+    """Table 6, second part: what each method's name sets; everything else is the default."""
+    rows = {}
+    for method, preset in METHODS.items():
+        flat = {k: v for k, v in preset.items() if k != "simulator"}
+        flat |= {f"simulator.{k}": v for k, v in preset.get("simulator", {}).items()}
+        said = ", ".join(f"{k} = {' '.join(v) or 'none' if isinstance(v, list) else v}" for k, v in flat.items())
+        rows[method] = {"label": METHOD_LABELS.get(method, method), "sets": said}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index.name = "method"
+    return table
+
+
+def panel_table(panels: Mapping[str, Iterable[Mapping[str, Any]]]) -> pd.DataFrame:
+    """Table 7: the members of each world's panel: kind, sharpness γ, and the shares of user types they speak for.
+
+    Args:
+        panels: world -> entries as in its ``panel.yaml`` (name, model, sharpness, kind, population).
+    """
+    rows = {}
+    for world, entries in panels.items():
+        for entry in entries:
+            shares = ", ".join(f"{kind} {share:.2f}" for kind, share in entry["population"].items())
+            rows[(world, entry["name"])] = {
+                "kind": entry["kind"],
+                "γ": f"{entry['sharpness']:g}",
+                "model": entry["model"] or "none, users with a hidden type",
+                "population": shares,
+            }
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=["world", "member"])
+    return table
+
+
+def paradigms() -> pd.DataFrame:
+    """The table of paradigms: who is trained, who plays the partner, and where diversity comes from."""
+    rows = {
+        "frozen simulator": (
+            "the policy",
+            "one model, or several in turn",
+            "the simulators one has",
+            "single, ensemble",
+        ),
+        "self-play": ("one model in both roles", "its own current weights", "its own change", "selfplay"),
+        "co-training": ("policy and simulator, apart", "the simulator's current weights", "its change", "cotraining"),
+        "co-training with a pool": (
+            "policy and simulator, apart",
+            "one of the simulator's last K snapshots",
+            "its change, and its past",
+            "population",
+        ),
+    }
+    columns = ["trained", "who plays the partner", "diversity from", "method"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    table.index.name = "paradigm"
+    return table
+
+
+def write_table(table: pd.DataFrame, name: str, caption: str, out: Path, wide: str | None = None) -> list[Path]:
+    """Write a table of text as ``<name>.md`` and ``<name>.tex`` (needs the packages booktabs and multirow).
+
+    Args:
+        out: folder, usually ``figures/tables``.
+        wide: the column whose text is long; in LaTeX it is set in 7 cm.
+
+    Returns:
+        The two paths.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    paths = [out / f"{name}.md", out / f"{name}.tex"]
+    paths[0].write_text(f"{caption}\n\n{to_markdown(table)}\n", encoding="utf-8")
+    paths[1].write_text(to_latex(table, name, caption, wide), encoding="utf-8")
+    return paths
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """The table with its index as the first columns; two levels of column names become one."""
+    flat = table.reset_index()
+    names = [", ".join(part for part in c if part) if isinstance(c, tuple) else c for c in flat.columns]
+    rows = [names, ["---"] * len(names), *flat.astype(str).to_numpy().tolist()]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+
+
+def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = None) -> str:
+    """The table as a LaTeX float with booktabs rules; special characters are escaped, Greek letters set as maths."""
+    escaped = table.map(latex_text)
+    escaped.index = _escaped_labels(escaped.index)
+    escaped.columns = _escaped_labels(escaped.columns)
+    columns = "l" * table.index.nlevels + "".join("p{7cm}" if c == wide else "l" for c in table.columns)
+    text: str = escaped.style.to_latex(
+        hrules=True,
+        column_format=columns,
+        multicol_align="c",
+        multirow_align="t",
+        caption=latex_text(caption),
+        label=f"tab:{label}",
+        position_float="centering",
+    )
+    size = r"\scriptsize" if table.shape[1] > WIDE else r"\footnotesize"
+    return text.replace(r"\centering", rf"\centering {size}", 1)
+
+
+def _escaped_labels(labels: pd.Index) -> pd.Index:
+    if isinstance(labels, pd.MultiIndex):
+        names = [name and latex_text(name) for name in labels.names]
+        return pd.MultiIndex.from_tuples([tuple(map(latex_text, label)) for label in labels], names=names)
+    return pd.Index([latex_text(label) for label in labels], name=labels.name and latex_text(labels.name))
+
+
+def latex_text(text: object) -> str:
+    """Plain text as LaTeX: special characters escaped, the symbols of this package set as maths."""
+    return str(text).translate(LATEX)
