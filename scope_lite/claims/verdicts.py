@@ -196,7 +196,7 @@ def overall(claims: pd.DataFrame) -> pd.DataFrame:
 
 def write_claims(claims: pd.DataFrame, path: Path) -> Path:
     """Write the verdicts as CSV, whole or not at all."""
-    replace_text(path, claims.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+    replace_text(path, claims.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
     return path
 
 
