@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy.stats import chisquare
@@ -11,7 +10,6 @@ from scipy.stats import chisquare
 from scope_lite.config import method_config
 from scope_lite.cotraining import TrainedCast
 from scope_lite.errors import ScopeError
-from scope_lite.figures import cotraining as figures
 from scope_lite.learner import Learner
 from scope_lite.records import collate
 from scope_lite.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
@@ -222,25 +220,3 @@ def test_a_resumed_population_equals_one_that_never_stopped(tmp_path, method, si
         train(config, tmp_path / "cut", on_step=die)
     resumed = train(config, tmp_path / "cut")
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-
-
-def test_figures_of_co_training_draw_a_line_for_every_variant():
-    rng = np.random.default_rng(0)
-    kinds = ("zero reward", "Co-Training", "Population")
-    rows = [
-        {"variant": f"{kind}, sharpness={g:g}", "kind": kind, "gamma": g, "seed": s, "step": t, "world": "persuasion"}
-        for kind in kinds
-        for g in (2.0, 4.0)
-        for s in (0, 1)
-        for t in (0, 5, 10)
-    ]
-    table = pd.DataFrame(rows)
-    for column in ("panel/unseen/reward", "panel/real/reward", "simulator/epsilon"):
-        table[column] = rng.random(len(table))
-    end = table[table["step"] == 10]
-    phases = figures.phase_curves(end, ("panel/unseen/reward", "panel/real/reward"))
-    assert all([t.get_text() for t in ax.get_xticklabels()] == ["2", "4"] for ax in phases.axes)
-    moves = figures.simulator_over_steps(table, gammas=(2.0, 4.0))
-    assert {text.get_text() for text in moves.legends[0].get_texts()} == set(kinds)
-    sized = end[end["gamma"] == 2.0].assign(variant=lambda t: "K=" + (t["seed"] + 1).astype(str))
-    assert figures.pool_sizes(sized, ("panel/unseen/reward",)).axes[0].get_xlabel() == "pool size K"

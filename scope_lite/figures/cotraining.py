@@ -1,16 +1,35 @@
-"""Figures of Co-Training: phases over starting sharpness, the simulator's movement, rewards and pool sizes."""
+"""Figures of Co-Training: masks, the moving mode, phase maps, fake variance, simulator rewards and pools.
+
+The tables are those of the experiments ``phases*``, ``simulator_rewards``, ``pool_sizes``
+and ``pool_rules``: one row per run and evaluated step. ``read_dials`` turns a variant's
+name into columns, ``add_mode`` adds how far the simulator's mode has moved.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scope_lite.figures.style import METHOD_COLOURS, footnote
-from scope_lite.figures.training import LABELS, UNSEEN, curve_panels, dose_response, draw_curves, draw_doses, note
+from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
+from scope_lite.stats import t_interval
 
+EPSILON = "simulator/epsilon"
+VARIANCE, UNEXPLAINED = "simulator/variance", "simulator/unexplained_variance"
+ANSWER = "simulator/answer/"
+MOVED, EXPLOIT = "mode_moved", "exploit_share"
+NAMES = {
+    VARIANCE: "variance of the policy's pay",
+    UNEXPLAINED: "part its acts do not explain",
+    MOVED: "answer moved from the start (TV)",
+    EXPLOIT: "policy's weight on the exploit",
+    "simulator/reward": "the simulator's pay",
+}
 KIND_COLOURS = {
     "zero reward": "#7f7f7f",
     "Co-Training": METHOD_COLOURS["cotraining"],
@@ -22,7 +41,152 @@ REWARD_COLOURS = {
     "cooperative": "#009E73",
     "zero": "#7f7f7f",
     "random": "#CC79A7",
+    "curriculum, K=5": "#56B4E9",
+    "disagreement, K=5": "#E69F00",
 }
+SIZE_COLOURS = {"K=1": "#56B4E9", "K=3": "#E69F00", "K=5": "#009E73", "K=10": "#CC79A7"}
+# reveal-heart, the start's favourite, is the colour of collapse everywhere; what is never said has no place in a legend
+REPLY_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#F0E442", "#CC79A7", "#56B4E9", "#E69F00", "#999999", "#444444")
+
+
+# -- columns that the figures need ----------------------------------------------------------------------------------
+
+
+def read_dials(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with ``kind``, ``gamma`` and ``kl`` read off the variant ("Co-Training, sharpness=4, kl=0.1")."""
+    variant = table["variant"]
+    dial = {name: variant.str.extract(rf"{word}=([\d.]+)")[0].astype(float) for name, word in _DIALS.items()}
+    return table.assign(kind=variant.str.split(",").str[0], **dial)
+
+
+_DIALS = {"gamma": "sharpness", "kl": "kl"}
+
+
+def add_mode(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with how far each run's answer has moved, and the weight that its policy gives the world's exploit.
+
+    ``mode_moved`` is the total variation between the simulator's answer to the open
+    question and its answer at step 0. ``exploit_share`` is odds / (1 + odds); a batch in
+    which nobody followed the exploit counts as 0.
+    """
+    answers = [c for c in table.columns if c.startswith(ANSWER)]
+    ordered = table.sort_values("step", kind="stable")
+    start = ordered.groupby("run")[answers].transform("first")
+    moved = (ordered[answers] - start).abs().sum(axis=1) / 2
+    odds = ordered["odds_exploit"]
+    share = (odds / (1 + odds)).fillna(0.0).where(ordered["step"] > 0)
+    return ordered.assign(**{MOVED: moved, EXPLOIT: share}).loc[table.index]
+
+
+def last_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """The end of training: the last evaluated step of each run."""
+    return table.loc[table.groupby("run", sort=False)["step"].idxmax()]
+
+
+# -- curves ---------------------------------------------------------------------------------------------------------
+
+
+def curves(table: pd.DataFrame, metrics: Sequence[str], colours: Mapping[str, str], by: str = "variant") -> Figure:
+    """``training.curve_panels`` with this module's names; ``by`` is the column that has a line a value."""
+    named = table.assign(variant=table[by]).rename(columns=NAMES)
+    fig = curve_panels(named, [NAMES.get(m, m) for m in metrics], colours, {})
+    shown = table[table[by].isin(colours)]
+    for ax, metric in zip(fig.axes, metrics, strict=True):
+        if metric in (MOVED, EXPLOIT):
+            ax.set_ylim(-0.03, 1.03)
+        elif metric in (VARIANCE, UNEXPLAINED):
+            ax.set_ylim(-0.01, 0.31)
+        elif metric in NAMES or metric == EPSILON:
+            _scale_by_data(ax, shown[metric])
+    return fig
+
+
+def _scale_by_data(ax: Axes, values: pd.Series) -> None:
+    """The data set the scale: the t-interval of three seeds can be many times as wide as they lie apart."""
+    low, high = min(values.min(), 0.0), max(values.max(), 1e-3)
+    ax.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
+
+
+def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure:
+    """Collapse error of the simulator on visited histories over training, an axes a starting sharpness."""
+    fig, axes = plt.subplots(1, len(gammas), figsize=(2.6 * len(gammas) + 0.3, 2.9), squeeze=False, sharey=True)
+    for ax, gamma in zip(axes[0], gammas, strict=True):
+        rows = table[table["gamma"] == gamma].assign(variant=lambda t: t["kind"])
+        draw_curves(ax, rows, EPSILON, KIND_COLOURS, {})
+        ax.set_title(f"γ₀ = {gamma:g}", loc="left", fontsize=8.5)
+    _scale_by_data(axes[0][0], table.loc[table["gamma"].isin(gammas), EPSILON])
+    axes[0][0].set(ylabel=LABELS[EPSILON])
+    _legend(fig, axes[0][0])
+    footnote(fig, note(table))
+    return fig
+
+
+def reward_ablation(table: pd.DataFrame) -> Figure:
+    """Fig. 27: rewards of policy and simulator, reward on unseen simulators, entropy. From ``simulator_rewards``."""
+    return curves(table, ("reward", "simulator/reward", UNSEEN, "entropy"), REWARD_COLOURS)
+
+
+# -- the simulator's words ------------------------------------------------------------------------------------------
+
+
+def two_seats(seats: Mapping[str, Sequence[tuple[str, bool]]]) -> Figure:
+    """One dialogue as each seat has it: filled words were generated (trained on), hollow ones heard (masked).
+
+    Args:
+        seats: seat -> its words in order, with whether it generated them; all begin with the same word.
+    """
+    width = max(len(words) for words in seats.values())
+    fig, ax = plt.subplots(figsize=(0.92 * width + 0.6, 0.5 * len(seats) + 0.6))
+    colours = {"policy": METHOD_COLOURS["single"], "simulator": METHOD_COLOURS["cotraining"]}
+    for row, (name, words) in enumerate(seats.items()):
+        for i, (word, generated) in enumerate(words):
+            fill = colours[name] if generated else "none"
+            box = plt.Rectangle((i - 0.47, row - 0.36), 0.94, 0.72, fc=fill, ec=colours[name], alpha=0.6)
+            ax.add_patch(box)
+            ax.text(i, row, word, ha="center", va="center", fontsize=6.8)
+    ax.set(xlim=(-0.6, width - 0.4), ylim=(len(seats) - 0.5, -0.5))
+    ax.set_yticks(range(len(seats)), list(seats))
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    ax.grid(False)
+    ax.spines[:].set_visible(False)
+    footnote(fig, "filled: generated by that seat and trained on; hollow: heard, masked (role markers left out)")
+    return fig
+
+
+def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
+    """The reply to the open question over training, stacked: a row a kind, a column a seed, a colour a reply."""
+    seeds = sorted(table["seed"].unique())
+    columns = [c for c in table.columns if c.startswith(ANSWER)]
+    said = [c for c in columns if table[c].max() > 0.02]
+    colours = dict(zip(_favourite_first(columns, table), REPLY_COLOURS, strict=False))
+    size = (1.75 * len(seeds) + 1.2, 1.15 * len(kinds) + 1.1)
+    fig, axes = plt.subplots(len(kinds), len(seeds), figsize=size, squeeze=False, sharex=True, sharey=True)
+    for row, kind in zip(axes, kinds, strict=True):
+        for ax, seed in zip(row, seeds, strict=True):
+            run = table[(table["kind"] == kind) & (table["seed"] == seed)].sort_values("step")
+            order = [c for c in colours if c in said]
+            ax.stackplot(run["step"], run[order].to_numpy().T, colors=[colours[c] for c in order], lw=0)
+            ax.set(ylim=(0, 1))
+            ax.grid(False)
+        row[0].set_ylabel(kind)
+    for ax, seed in zip(axes[0], seeds, strict=True):
+        ax.set_title(f"seed {seed}", fontsize=8.5)
+    for ax in axes[-1]:
+        ax.set_xlabel("step")
+    patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for c, colour in colours.items() if c in said]
+    names = [c.removeprefix(ANSWER) for c in colours if c in said]
+    fig.legend(patches, names, loc="outside upper center", ncols=min(len(names), 4))
+    footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
+    return fig
+
+
+def _favourite_first(columns: Sequence[str], table: pd.DataFrame) -> list[str]:
+    start = table.loc[table["step"] == table["step"].min(), list(columns)].mean()
+    return list(start.sort_values(ascending=False, kind="stable").index)
+
+
+# -- the end of training --------------------------------------------------------------------------------------------
 
 
 def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
@@ -37,33 +201,123 @@ def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
             draw_doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
         ax.set(xlabel="sharpness γ₀ at the start")
         ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=3)
-    footnote(fig, f"nano · persuasion · {end['seed'].nunique()} seeds (points), end of training, 95 % t-interval")
+    _legend(fig, axes[0][0])
+    footnote(fig, note(end).replace("(thin lines)", "(points), end of training"))
     return fig
 
 
-def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure:
-    """Collapse error of the simulator on visited histories over training, an axes a starting sharpness."""
-    fig, axes = plt.subplots(1, len(gammas), figsize=(3.2 * len(gammas), 2.9), squeeze=False, sharey=True)
-    for ax, gamma in zip(axes[0], gammas, strict=True):
-        colours = {f"{kind}, sharpness={gamma:g}": colour for kind, colour in KIND_COLOURS.items()}
-        labels = {name: name.split(",")[0] for name in colours}
-        draw_curves(ax, table, "simulator/epsilon", colours, labels)
-        ax.set_title(f"{LABELS['simulator/epsilon']}, γ₀ = {gamma:g}", loc="left", fontsize=8.5)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=3)
-    footnote(fig, note(table))
+def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figure:
+    """Heat maps with every seed in sight: a cell is split into a strip a seed, its mean in the middle.
+
+    Args:
+        panels: title -> values in [0, 1], indexed by (row, column, seed) of the map.
+    """
+    shapes = [[len(s.index.unique(level)) for level in (0, 1)] for s in panels.values()]
+    height, width = (max(shape[i] for shape in shapes) for i in (0, 1))
+    size = ((0.85 * width + 0.3) * len(panels) + 1.4, 0.55 * height + 1.3)
+    fig, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
+    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
+        image = _draw_cells(ax, values)
+        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set(xlabel=xlabel)
+    axes[0][0].set(ylabel=ylabel)
+    fig.colorbar(image, ax=axes[0].tolist(), shrink=0.9, pad=0.02)
+    seeds = next(iter(panels.values())).index.unique(2)
+    footnote(fig, f"nano · mean of {len(seeds)} seeds in each cell, a strip a seed (0 on the left); end of training")
     return fig
 
 
-def reward_ablation(table: pd.DataFrame) -> Figure:
-    """Fig. 27: policy's reward, reward on unseen simulators, entropy and simulator's KL, by the simulator's reward."""
-    metrics = ("reward", UNSEEN, "entropy", "simulator/kl")
-    return curve_panels(table, metrics, REWARD_COLOURS, {name: f"{name} reward" for name in REWARD_COLOURS})
+def _draw_cells(ax: Axes, values: pd.Series) -> plt.cm.ScalarMappable:
+    rows, columns = (list(values.index.unique(level)) for level in (0, 1))
+    seeds = sorted(values.index.unique(2))
+    wide = values.unstack(2).reindex(columns=seeds)
+    strips = np.vstack([np.hstack([wide.loc[(r, c)].to_numpy(dtype=float) for c in columns]) for r in rows])
+    edges = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
+    image = ax.imshow(strips, vmin=0, vmax=1, cmap="cividis", aspect="auto", extent=edges, interpolation="nearest")
+    for i, r in enumerate(rows):
+        for j, c in enumerate(columns):
+            mean = wide.loc[(r, c)].mean()
+            box = {"boxstyle": "round,pad=0.15", "fc": "w", "ec": "none", "alpha": 0.8}
+            ax.text(j, i, f"{mean:.2f}", ha="center", va="center", fontsize=7, bbox=box)
+    ax.set_xticks(range(len(columns)), [_tick(c) for c in columns])
+    ax.set_yticks(range(len(rows)), [_tick(r) for r in rows])
+    for at in np.arange(1, len(columns)) - 0.5:
+        ax.axvline(at, color="w", lw=2)
+    for at in np.arange(1, len(rows)) - 0.5:
+        ax.axhline(at, color="w", lw=2)
+    ax.grid(False)
+    ax.tick_params(length=0)
+    return image
 
 
-def pool_sizes(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
-    """Fig. 17: reward at the end of training against the size K of the pool."""
-    sized = end.assign(K=end["variant"].str.removeprefix("K=").astype(int))
-    return dose_response(sized, "K", columns, "pool size K")
+def _tick(value: object) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def fake_variance(means: pd.DataFrame) -> Figure:
+    """Unexplained against total variance, a point a run, an axes an outcome rule; the line: no act explains any of it.
+
+    Columns of ``means``: rule, kind, gamma, seed and both variances; a larger point is a sharper start.
+    """
+    rules = list(means["rule"].unique())
+    fig, axes = plt.subplots(1, len(rules), figsize=(3.1 * len(rules), 3.1), squeeze=False, sharex=True, sharey=True)
+    gammas = sorted(means["gamma"].unique())
+    top = 1.08 * max(means[VARIANCE].max(), means[UNEXPLAINED].max())
+    for ax, rule in zip(axes[0], rules, strict=True):
+        ax.axline((0, 0), slope=1, color="#444444", lw=0.8, ls=":")
+        for kind, colour in KIND_COLOURS.items():
+            rows = means[(means["rule"] == rule) & (means["kind"] == kind)]
+            sizes = 8 + 10 * np.searchsorted(gammas, rows["gamma"])
+            ax.scatter(rows[VARIANCE], rows[UNEXPLAINED], sizes, color=colour, alpha=0.65, lw=0, label=kind)
+        ax.set(xlabel="variance of the policy's reward", xlim=(0, top), ylim=(0, top), aspect="equal")
+        ax.locator_params(nbins=5)
+        ax.set_title(rule, loc="left", fontsize=8.5)
+    axes[0][0].set(ylabel="part not explained by its acts")
+    _legend(fig, axes[0][0])
+    footnote(fig, "nano · a point a run, mean over training; larger: sharper start; dotted: all of it unexplained")
+    return fig
+
+
+def ends_by_variant(
+    end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str], limits: tuple[float, float] = (-0.03, 1.03)
+) -> Figure:
+    """One line a variant, an axes a column: a small point a seed, the mean with its 95 % t-interval."""
+    size = (2.5 * len(columns) + 1.4, 0.3 * len(colours) + 1.1)
+    fig, axes = plt.subplots(1, len(columns), figsize=size, squeeze=False, sharey=True)
+    for ax, column in zip(axes[0], columns, strict=True):
+        for i, (variant, colour) in enumerate(colours.items()):
+            values = end.loc[end["variant"] == variant, column].to_numpy(dtype=float)
+            interval = t_interval(values)
+            half = 0 if interval.n == 1 else interval.high - interval.mean
+            ax.plot(values, np.full(len(values), i + 0.22), "o", ms=3, alpha=0.5, color=colour, mew=0)
+            ax.errorbar(interval.mean, i, xerr=half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
+        ax.set_title(NAMES.get(column, LABELS.get(column, column)), loc="left", fontsize=8.5)
+        ax.set(xlim=limits)
+    axes[0][0].set_yticks(range(len(colours)), list(colours))
+    axes[0][0].set_ylim(len(colours) - 0.4, -0.6)
+    footnote(fig, note(end).replace("(thin lines)", "(small points)"))
+    return fig
+
+
+def figure_17(table: pd.DataFrame) -> Figure:
+    """Fig. 17: reward at the end by the size K of the pool, and how far and how fast the mode moved. ``pool_sizes``."""
+    sized = add_mode(table).assign(K=lambda t: t["variant"].str.removeprefix("K=").astype(int))
+    end = last_rows(sized)
+    through = sized.groupby(["K", "seed"], as_index=False)[MOVED].mean()
+    fig, (pay, mode) = plt.subplots(1, 2, figsize=(6.4, 2.9))
+    for k, (column, colour) in enumerate(((UNSEEN, "#0072B2"), (REAL, "#E69F00"))):
+        draw_doses(pay, end["K"], end[column], colour, LABELS[column], 0.12 * (k - 0.5))
+    draw_doses(mode, end["K"], end[MOVED], "#D55E00", "at the end", -0.06)
+    draw_doses(mode, through["K"], through[MOVED], "#7f7f7f", "mean over training", 0.06)
+    pay.set_title("reward, end of training", loc="left", fontsize=8.5)
+    mode.set_title(NAMES[MOVED], loc="left", fontsize=8.5)
+    for ax in (pay, mode):
+        ax.set(xlabel="pool size K")
+        ax.legend(fontsize=7)
+    footnote(fig, note(table).replace("(thin lines)", "(points)"))
+    return fig
+
+
+def _legend(fig: Figure, ax: Axes) -> None:
+    handles, names = ax.get_legend_handles_labels()
+    fig.legend(handles, names, loc="outside upper center", ncols=3)
