@@ -9,6 +9,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.paths import HOME
 from scope_lite.simulators import read_panel
 from scope_lite.train import CollapseAlarm, train
+from scope_lite.worlds import get_world
 
 SMALL = dict(steps=4, groups=2, group_size=4, eval_every=2, eval_dialogues=2, final_dialogues=4, checkpoint_every=2)
 
@@ -27,7 +28,9 @@ def test_every_method_trains_and_logs_its_metrics(method, tmp_path):
     assert json.loads((path / "status").read_text())["state"] == "finished"
     if config.steps:
         assert rows[1]["entropy"] > 0 and rows[1]["sampling/logp_difference"] < 1e-5
-        assert ("panel/seen/reward" in rows[-1]) and ("panel/unseen/reward" in rows[-1])
+        # in self-play nobody of the panel was met in training
+        assert ("panel/seen/reward" in rows[-1]) == bool(config.simulator.members)
+        assert "panel/unseen/reward" in rows[-1]
 
 
 def test_same_config_and_seed_give_the_same_bytes(tmp_path):
@@ -124,6 +127,7 @@ def test_every_logged_metric_is_explained_in_the_readme(tmp_path):
     path = train(method_config("population", **SMALL), tmp_path)
     logged = {key for line in metrics_of(path).splitlines() for key in json.loads(line)}
     timed = {key for line in (path / "timing.jsonl").read_text().splitlines() for key in json.loads(line)}
-    by_member = {f"panel/{m.name}/reward" for m in read_panel("persuasion")}
+    named = {f"panel/{m.name}/reward" for m in read_panel("persuasion")}
+    named |= {f"simulator/answer/{reply}" for reply in get_world("persuasion").spec.user_acts}
     readme = (HOME / "README.md").read_text()
-    assert not [key for key in (logged | timed) - by_member - {"step"} if f"`{key}`" not in readme]
+    assert not [key for key in (logged | timed) - named - {"step"} if f"`{key}`" not in readme]
