@@ -22,19 +22,18 @@ USERS = ("reference", "real", "seen", "unseen")
 
 
 def verdict(difference: Interval, margin: float = MARGIN) -> str:
-    """What an interval of a difference says: higher, lower, equal, or (an honest fourth) not told apart.
+    """What an interval of a difference says: equal within the margin, higher, lower, or not told apart.
+
+    A difference that lies surely within the margin is called equal even where it is surely not zero.
 
     Args:
         margin: half the width of what counts as equal, in the difference's own unit.
     """
-    if difference.n < 2:
-        return "one seed: no interval"
-    if difference.low > 0:
-        return "higher"
-    if difference.high < 0:
-        return "lower"
-    inside = -margin <= difference.low and difference.high <= margin
-    return "equal within the margin" if inside else "not told apart"
+    if np.isnan(difference.low):
+        return "no interval"
+    if -margin <= difference.low and difference.high <= margin:
+        return "equal within the margin"
+    return "higher" if difference.low > 0 else "lower" if difference.high < 0 else "not told apart"
 
 
 def contrast_table(contrasts: Mapping[str, Interval], unit: str = "points", margin: float = MARGIN) -> pd.DataFrame:

@@ -51,22 +51,17 @@ def collapse_doses(runs: pd.DataFrame, control: pd.DataFrame, horizon: int) -> p
 def ranks_by_seed(doses: pd.DataFrame, x: str = "epsilon_h", y: str = "unseen_loss") -> Interval:
     """Spearman's correlation of dose and loss within each seed, averaged over seeds with a t-interval.
 
-    Seeds in which one of the two does not vary are left out.
-
-    Raises:
-        ValueError: if that leaves no seed.
+    Seeds in which one of the two does not vary are left out; without any seed, the interval is NaN.
     """
     per_seed = [rank_correlation(rows[x], rows[y]).mean for _, rows in doses.groupby("seed")]
-    return t_interval([rho for rho in per_seed if not np.isnan(rho)])
+    return _over([rho for rho in per_seed if not np.isnan(rho)])
 
 
 def half_loss(doses: pd.DataFrame, x: str = "epsilon_h", y: str = "unseen_loss") -> Interval:
     """The dose at which half of the largest loss is reached, by seed: a step has a place rather than a slope.
 
-    Between the two doses where the loss first passes half, the dose is interpolated on a logarithmic scale.
-
-    Raises:
-        ValueError: if no seed passes half of its loss between two doses.
+    Between the two doses where the loss first passes half, the dose is interpolated on a logarithmic scale. A seed that
+    does not pass half of its loss between two doses is left out; without any seed, the interval is NaN.
     """
     places = []
     for _, rows in doses.groupby("seed"):
@@ -77,7 +72,11 @@ def half_loss(doses: pd.DataFrame, x: str = "epsilon_h", y: str = "unseen_loss")
             part = -level[after - 1] / (level[after] - level[after - 1])
             low, high = np.log(rows[x].to_numpy()[[after - 1, after]])
             places.append(float(np.exp(low + part * (high - low))))
-    return t_interval(places)
+    return _over(places)
+
+
+def _over(values: list[float]) -> Interval:
+    return t_interval(values) if values else Interval(float("nan"), float("nan"), float("nan"), 0)
 
 
 # -- worlds drawn at random -----------------------------------------------------------------------------------------

@@ -1,0 +1,210 @@
+"""Figures of the referee's questions: epsilon measured twice, doses of collapse, controls, conventions, random worlds.
+
+Points are runs, larger marks their means, bars 95 % t-intervals over seeds (over worlds where a point is a world).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from scope_lite.contrasts import COMMON
+from scope_lite.figures.style import METHOD_LABELS, footnote
+from scope_lite.figures.training import LABELS
+from scope_lite.stats import Interval, t_interval
+
+BLUE, RED, GREEN, PINK, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
+ESTIMATES = {
+    "plug_in": ("v", RED, "most common of 16 replies"),
+    "cross_validated": ("^", BLUE, "the same, guessed from 15"),
+}
+SUMMARY_MARKS = {"best": ("^", RED), "auc": ("s", "#7f7f7f"), "end": ("o", BLUE)}
+BINS = 5
+DOSE = r"$\bar\varepsilon_H$"
+TITLES = {**LABELS, COMMON: "reward, simulators unseen by all"}
+
+
+def sampled_epsilon(table: pd.DataFrame) -> Figure:
+    """Epsilon on visited histories over training: exact, and enclosed by two estimates from sampled replies.
+
+    Columns: variant, seed, step, exact, plug_in, cross_validated; one axes a variant.
+    """
+    variants = list(dict.fromkeys(table["variant"]))
+    fig, axes = plt.subplots(1, len(variants), figsize=(2.8 * len(variants) + 0.4, 2.9), squeeze=False, sharex=True)
+    for ax, variant in zip(axes[0], variants, strict=True):
+        rows = table[table["variant"] == variant]
+        for _, run in rows.groupby("seed"):
+            ax.plot(run["step"], run["exact"], color="k", lw=0.5, alpha=0.4)
+        mean = rows.groupby("step")[["exact", *ESTIMATES]].mean()
+        ax.plot(mean.index, mean["exact"], color="k", lw=1.6, label="exact")
+        for column, (marker, colour, label) in ESTIMATES.items():
+            ax.plot(mean.index, mean[column], marker, color=colour, ms=4.5, label=label, alpha=0.8)
+        ax.set(xlabel="step", ylim=(0, None))
+        ax.set_title(METHOD_LABELS.get(str(variant), str(variant)), loc="left", fontsize=8.5)
+    axes[0][0].set_ylabel("collapse error ε a turn")
+    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    seeds = table["seed"].nunique()
+    footnote(
+        fig, f"nano · persuasion · {seeds} seed{'s' if seeds > 1 else ''} (thin lines: exact), each axes its own scale"
+    )
+    return fig
+
+
+def _cross(ax: Axes, x: pd.Series, y: pd.Series, colour: str, label: str | None = None, marker: str = "o") -> None:
+    """Runs as points, and their mean with t-intervals both ways."""
+    ax.plot(x, y, marker, ms=3.5, mew=0, color=colour, alpha=0.6)
+    across, up = t_interval(x.to_numpy()), t_interval(y.to_numpy())
+    ax.errorbar(
+        across.mean, up.mean, _half(up), _half(across), marker, ms=5, color=colour, capsize=2, lw=1.2, label=label
+    )
+
+
+def _half(interval: Interval) -> float:
+    return 0.0 if interval.n == 1 else interval.high - interval.mean
+
+
+def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
+    """What is lost with unseen simulators and real users, against the accumulated collapse error that was measured.
+
+    Columns: gamma, seed, epsilon_h, epsilon_h_start, unseen_loss, real_loss. ``half``: the dose of half the loss.
+    """
+    fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.2), sharey=True)
+    panels = (
+        ("epsilon_h", "unseen_loss", "(a) unseen simulators", f"{DOSE}, mean over training"),
+        ("epsilon_h", "real_loss", "(b) real users", f"{DOSE}, mean over training"),
+        ("epsilon_h_start", "unseen_loss", "(c) unseen, by the dose at the start", f"{DOSE}, first evaluation"),
+    )
+    gammas = sorted(doses["gamma"].unique())
+    colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(gammas)))
+    for ax, (x, y, title, xlabel) in zip(axes, panels, strict=True):
+        for gamma, colour in zip(gammas, colours, strict=True):
+            rows = doses[doses["gamma"] == gamma]
+            _cross(ax, rows[x], rows[y], colour, f"γ = {gamma:g}")
+        ax.axhline(0, color="k", lw=0.8)
+        ax.set(xscale="log", xlabel=xlabel)
+        ax.set_title(title, loc="left", fontsize=8.5)
+    if half is not None:
+        axes[0].axvspan(half.low, half.high, color="k", alpha=0.08, lw=0)
+        axes[0].axvline(half.mean, color="k", lw=0.8, ls="--")
+    axes[0].set_ylabel("reward lost (control − run), end")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(gammas))
+    seeds = doses["seed"].nunique()
+    shaded = "; dashed: half of the loss is reached" if half is not None else ""
+    footnote(fig, f"nano · persuasion · {seeds} seeds (points), paired by seed, 95 % t-intervals both ways{shaded}")
+    return fig
+
+
+def interventions(doses: pd.DataFrame) -> Figure:
+    """The same loss under other ways to change the simulator: is the collapse error all that matters?
+
+    Columns: kind, variant, seed, epsilon_h, unseen_loss; one colour a kind, one cross a variant.
+    """
+    fig, ax = plt.subplots(figsize=(5.6, 3.6))
+    for (kind, rows), colour in zip(doses.groupby("kind", sort=False), (BLUE, SKY, PINK, RED, GREEN), strict=False):
+        for i, (_, runs) in enumerate(rows.groupby("variant", sort=False)):
+            _cross(ax, runs["epsilon_h"], runs["unseen_loss"], colour, str(kind) if i == 0 else None)
+    ax.axhline(0, color="k", lw=0.8)
+    ax.set_xscale("symlog", linthresh=0.02)
+    ax.set(xlabel=f"{DOSE} of the one that speaks, mean over training", ylabel="reward lost (control − run)")
+    ax.set_xlim(-0.004, 2.0 * doses["epsilon_h"].max())
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
+    footnote(
+        fig,
+        f"nano · persuasion · {doses['seed'].nunique()} seeds (points), end of training, 95 % t-intervals both ways",
+    )
+    return fig
+
+
+def variant_dots(end: pd.DataFrame, columns: Mapping[str, str], labels: Mapping[str, str] = METHOD_LABELS) -> Figure:
+    """Every variant on several columns: a point a seed, the mean with its interval; ``columns`` names the axes."""
+    variants = list(dict.fromkeys(end["variant"]))[::-1]
+    fig, axes = plt.subplots(
+        1, len(columns), figsize=(2.2 * len(columns) + 2.2, 0.36 * len(variants) + 1.3), sharey=True, squeeze=False
+    )
+    for ax, (column, title) in zip(axes[0], columns.items(), strict=True):
+        for at, variant in enumerate(variants):
+            values = end.loc[end["variant"] == variant, column].dropna()
+            if len(values):
+                _row(ax, at, values, BLUE, "o")
+        ax.set(xlim=(-0.03, 1.03), xlabel="reward")
+        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_yticks(range(len(variants)), [labels.get(str(v), str(v)) for v in variants])
+    seeds = end["seed"].nunique()
+    footnote(fig, f"nano · {', '.join(sorted(end['world'].unique()))} · {seeds} seeds (points), 95 % t-interval")
+    return fig
+
+
+def _row(ax: Axes, at: float, values: pd.Series, colour: str, marker: str, label: str | None = None) -> None:
+    ax.plot(values, np.full(len(values), at), marker, ms=3, mew=0, color=colour, alpha=0.35)
+    mean = t_interval(values.to_numpy())
+    ax.errorbar(mean.mean, at, xerr=_half(mean), fmt=marker, ms=5, color=colour, capsize=2, lw=1.2, label=label)
+
+
+def conventions(summaries: pd.DataFrame, columns: Sequence[str]) -> Figure:
+    """Best checkpoint, area under the curve and end of the same runs, one axes a column of the panel."""
+    variants = list(dict.fromkeys(summaries["variant"]))[::-1]
+    fig, axes = plt.subplots(
+        1, len(columns), figsize=(2.6 * len(columns) + 1.8, 0.42 * len(variants) + 1.5), sharey=True, squeeze=False
+    )
+    for ax, column in zip(axes[0], columns, strict=True):
+        for k, (summary, (marker, colour)) in enumerate(SUMMARY_MARKS.items()):
+            rows = summaries[summaries["summary"] == summary]
+            for at, variant in enumerate(variants):
+                values = rows.loc[rows["variant"] == variant, column].dropna()
+                if len(values):
+                    _row(ax, at + 0.22 * (1 - k), values, colour, marker, summary if at == 0 else None)
+        ax.set(xlim=(-0.03, 1.03))
+        ax.set_title(TITLES.get(column, column), loc="left", fontsize=8.5)
+        ax.set_yticks(range(len(variants)), [METHOD_LABELS.get(str(v), str(v)) for v in variants])
+    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    seeds = summaries["seed"].nunique()
+    footnote(fig, f"nano · {', '.join(sorted(summaries['world'].unique()))} · {seeds} seeds (points), 95 % t-interval")
+    return fig
+
+
+def recovery(runs: pd.DataFrame, columns: Sequence[str]) -> Figure:
+    """Reward at the end against the measured distance of the verbalized users from P, a colour a direction.
+
+    Columns: direction, distance, seed and ``columns``; one axes a column.
+    """
+    fig, axes = plt.subplots(1, len(columns), figsize=(3.3 * len(columns), 3.0), sharey=True, squeeze=False)
+    for ax, column in zip(axes[0], columns, strict=True):
+        for (direction, rows), colour in zip(runs.groupby("direction", sort=False), (RED, GREEN), strict=False):
+            means = rows.groupby("distance")[column].mean()
+            ax.plot(means.index, means, color=colour, lw=1.2, label=str(direction))
+            for distance, dose in rows.groupby("distance"):
+                ax.plot([distance] * len(dose), dose[column], "o", ms=3, mew=0, alpha=0.4, color=colour)
+                spread = t_interval(dose[column].to_numpy())
+                ax.errorbar(distance, spread.mean, _half(spread), color=colour, capsize=2, lw=1.2)
+        ax.set(xlabel="D_TV(p_VS, P) a turn", ylim=(-0.03, 1.03))
+        ax.set_title(TITLES.get(column, column), loc="left", fontsize=8.5)
+    axes[0][0].set_ylabel("reward, end of training")
+    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    footnote(fig, f"nano · persuasion · {runs['seed'].nunique()} seeds (points), 95 % t-interval")
+    return fig
+
+
+def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str, ylabel: str) -> Figure:
+    """An outcome against properties of random worlds: a point a world, and means of fifths of the worlds."""
+    fig, axes = plt.subplots(1, len(properties), figsize=(2.5 * len(properties) + 0.3, 2.8), sharey=True, squeeze=False)
+    for ax, name in zip(axes[0], properties, strict=True):
+        x, y = worlds[name].astype(float), worlds[outcome].astype(float)
+        ax.plot(x, y, "o", ms=3.5, mew=0, alpha=0.45, color=BLUE)
+        # a property with few values has its values as groups, any other is cut into equal parts
+        groups = x if x.nunique() <= BINS else np.argsort(np.argsort(x.to_numpy(), kind="stable")) * BINS // len(x)
+        for _, part in pd.DataFrame({"x": x, "y": y}).groupby(np.asarray(groups)):
+            spread = t_interval(part["y"].to_numpy())
+            ax.errorbar(part["x"].mean(), spread.mean, _half(spread), fmt="D", ms=4, color=RED, capsize=2)
+        ax.axhline(0, color="k", lw=0.8)
+        ax.set_xlabel(name)
+    axes[0][0].set_ylabel(ylabel)
+    footnote(
+        fig,
+        f"nano · {len(worlds)} random worlds (points), one run each; diamonds: means by value or fifth, 95 % t",
+    )
+    return fig
