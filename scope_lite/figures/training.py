@@ -22,7 +22,8 @@ from scope_lite.stats import t_interval
 
 UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
 SIMULATOR_COLOURS = {"sim-a": "#D55E00", "sim-b": "#0072B2", "sim-c": "#009E73"}
-KIND_ORDER = ("collapsed", "broad", "outside", "scripted")
+DASHED = ("persona", "unsharpened")
+"""variants that often lie on another one's line: through the gaps it can be seen"""
 LABELS = {
     "reward": "training reward",
     "entropy": "policy entropy (nats)",
@@ -40,6 +41,8 @@ LABELS = {
 
 def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str], labels: Mapping[str, str]) -> None:
     """One thick line a variant, one thin line a seed; a run without steps (Base) is a level."""
+    crowded = table[table["variant"].isin(colours)].groupby(["variant", "seed"]).ngroups > 30
+    width, alpha = (0.35, 0.25) if crowded else (0.6, 0.45)
     for variant, colour in colours.items():
         rows = table[(table["variant"] == variant) & table[y].notna()] if y in table else table[:0]
         if rows.empty:
@@ -49,8 +52,9 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
         if len(wide) == 1:
             ax.axhline(wide.iloc[0].mean(), color=colour, lw=1.2, ls=":", label=label)
             continue
-        ax.plot(wide.index, wide.to_numpy(), color=colour, lw=0.6, alpha=0.45)
-        ax.plot(wide.index, wide.mean(axis=1), color=colour, lw=1.8, label=label)
+        ax.plot(wide.index, wide.to_numpy(), color=colour, lw=width, alpha=alpha)
+        dashes = (0, (2.5, 1.5)) if variant in DASHED else "-"
+        ax.plot(wide.index, wide.mean(axis=1), color=colour, lw=1.8, ls=dashes, label=label)
         if wide.shape[1] > 1:
             bands = [t_interval(row) for row in wide.to_numpy()]
             ax.fill_between(wide.index, [b.low for b in bands], [b.high for b in bands], color=colour, alpha=0.12, lw=0)
