@@ -17,13 +17,16 @@ the other side by more than it), and what is reported is the share of worlds, wi
 interval; the verdict there is "holds" if that interval lies above one half, "fails" if below.
 """
 
-from scope_lite.claims.statements import CLAIMS, SETTINGS, WORLDS, Claim, Contrast
+from scope_lite.claims.statements import CLAIMS, ENSEMBLE, LACKED, RELATED, SETTINGS, WORLDS, Claim, Contrast
 from scope_lite.claims.text import fill_readme, readme_table, sentences
 from scope_lite.claims.verdicts import COLUMNS, evaluate, overall, read_claims, verdict, write_claims
 
 __all__ = [
     "CLAIMS",
     "COLUMNS",
+    "ENSEMBLE",
+    "LACKED",
+    "RELATED",
     "SETTINGS",
     "WORLDS",
     "Claim",
