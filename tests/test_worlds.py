@@ -4,10 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_lite.errors import ScopeError
+from scope_lite.theory.concentration import kl_step
 from scope_lite.worlds import WORLDS, compile_world, get_world
 from scope_lite.worlds.exact import ask_then_match, optimal_value, policy_value, repeat
 from scope_lite.worlds.persuasion import PersuasionNumbers, persuasion
@@ -94,6 +96,15 @@ def test_no_scripted_policy_beats_the_optimum():
         best = optimal_value(SHORT, prior, gamma)
         for policy in (ask_then_match, *(repeat(a) for a in SHORT.spec.agent_acts)):
             assert policy_value(SHORT, prior, policy, gamma) <= best + 1e-9
+
+
+def test_sharpening_is_alignment_by_kl_regularised_rl_on_typicality():
+    p = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(6), size=5))
+    for gamma in (1.5, 3.0, 8.0):
+        aligned = kl_step(
+            p, p.log(), torch.full((5,), gamma - 1, dtype=p.dtype)
+        )  # E[log P] (γ − 1) − KL(φ ‖ P), maximised
+        np.testing.assert_allclose(sharpen(p.numpy(), gamma), aligned, atol=1e-12)
 
 
 def test_policy_value_agrees_with_scripted_users_within_their_error():

@@ -12,7 +12,12 @@ from scope_lite.worlds.spec import World
 
 
 def sharpen(probabilities: Float[np.ndarray, "*b n"], gamma: float) -> Float[np.ndarray, "*b n"]:
-    """P_gamma proportional to P^gamma (Prop. F.1), along the last axis; zero stays zero."""
+    """P_gamma proportional to P^gamma (Prop. F.1), along the last axis; zero stays zero.
+
+    It is also what alignment by KL-regularised RL makes of P when the reward is typicality,
+    log P, and beta the weight of KL(phi || P): phi is proportional to P exp(log P / beta), so
+    gamma = 1 + 1 / beta, reply by reply.
+    """
     if gamma == 1:
         return probabilities
     top = probabilities.max(axis=-1, keepdims=True)
