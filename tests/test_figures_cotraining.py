@@ -59,7 +59,9 @@ def test_every_variant_of_the_sweeps_has_a_colour():
 
 def test_the_mode_has_moved_by_the_total_variation_from_each_runs_own_first_answer():
     table = make_table(["K=1", "K=5"])
-    moved = add_mode(table.sample(frac=1, random_state=0)).sort_index()  # whatever the order of the rows
+    moved = add_mode(table)
+    backwards = add_mode(table[::-1])[::-1].reset_index(drop=True)
+    pd.testing.assert_frame_equal(backwards, moved)  # whatever the order of the rows
     heart = table[figures.ANSWER + "reveal-heart"]
     for _, run in table.groupby("run"):
         first = heart[run.index[run["step"] == 0][0]]
@@ -76,10 +78,12 @@ def test_a_batch_in_which_nobody_followed_the_exploit_gives_it_no_weight():
     assert (add_mode(table).loc[table["step"] == 10, EXPLOIT] == 0).all()
 
 
-def test_the_end_is_each_runs_own_last_step():
+def test_the_end_is_each_runs_own_last_step_in_two_tables_laid_together_too():
     table = make_table(["K=1"])
     short = table[(table["seed"] == 0) | (table["step"] < 10)]
     assert dict(last_rows(short)[["seed", "step"]].to_numpy()) == {0: 10, 1: 5}
+    same_runs = pd.concat([table, table.assign(variant="uniform")])  # with the same index, too
+    assert last_rows(same_runs)["variant"].tolist() == ["K=1", "K=1", "uniform", "uniform"]
 
 
 def test_curves_have_a_line_a_kind_and_a_scale_that_the_interval_of_few_seeds_cannot_set(phases):
@@ -135,7 +139,8 @@ def test_figures_17_and_27_are_drawn_from_the_whole_table():
     pools = figures.figure_17(make_table(list(figures.SIZE_COLOURS)))
     assert [t.get_text() for t in pools.axes[0].get_xticklabels()] == ["1", "3", "5", "10"]
     rewards = figures.reward_ablation(make_table(list(figures.REWARD_COLOURS)))
-    assert {text.get_text() for text in rewards.legends[0].get_texts()} == set(figures.REWARD_COLOURS)
+    plain = {"curriculum", "adversarial", "cooperative", "zero", "random"}
+    assert {text.get_text() for text in rewards.legends[0].get_texts()} == plain
 
 
 def test_ends_by_variant_show_every_seed():

@@ -69,18 +69,18 @@ def add_mode(table: pd.DataFrame) -> pd.DataFrame:
     question and its answer at step 0. ``exploit_share`` is odds / (1 + odds); a batch in
     which nobody followed the exploit counts as 0.
     """
+    table = table.reset_index(drop=True)
     answers = [c for c in table.columns if c.startswith(ANSWER)]
-    ordered = table.sort_values("step", kind="stable")
-    start = ordered.groupby("run")[answers].transform("first")
-    moved = (ordered[answers] - start).abs().sum(axis=1) / 2
-    odds = ordered["odds_exploit"]
-    share = (odds / (1 + odds)).fillna(0.0).where(ordered["step"] > 0)
-    return ordered.assign(**{MOVED: moved, EXPLOIT: share}).loc[table.index]
+    start = table.sort_values("step", kind="stable").groupby("run")[answers].transform("first")
+    moved = (table[answers] - start).abs().sum(axis=1) / 2
+    odds = table["odds_exploit"]
+    share = (odds / (1 + odds)).fillna(0.0).where(table["step"] > 0)
+    return table.assign(**{MOVED: moved, EXPLOIT: share})
 
 
 def last_rows(table: pd.DataFrame) -> pd.DataFrame:
     """The end of training: the last evaluated step of each run."""
-    return table.loc[table.groupby("run", sort=False)["step"].idxmax()]
+    return table.sort_values("step", kind="stable").groupby(["variant", "run"], sort=False).tail(1)
 
 
 # -- curves ---------------------------------------------------------------------------------------------------------
@@ -122,8 +122,12 @@ def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure
 
 
 def reward_ablation(table: pd.DataFrame) -> Figure:
-    """Fig. 27: rewards of policy and simulator, reward on unseen simulators, entropy. From ``simulator_rewards``."""
-    return curves(table, ("reward", "simulator/reward", UNSEEN, "entropy"), REWARD_COLOURS)
+    """Fig. 27: rewards of policy and simulator, reward on unseen simulators, entropy. From ``simulator_rewards``.
+
+    Without the variants that have a pool: the paper's figure has none, and seven lines cannot be told apart.
+    """
+    plain = {name: colour for name, colour in REWARD_COLOURS.items() if "K=" not in name}
+    return curves(table, ("reward", "simulator/reward", UNSEEN, "entropy"), plain)
 
 
 # -- the simulator's words ------------------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     columns = [c for c in table.columns if c.startswith(ANSWER)]
     said = [c for c in columns if table[c].max() > 0.02]
     colours = dict(zip(_favourite_first(columns, table), REPLY_COLOURS, strict=False))
-    size = (1.75 * len(seeds) + 1.2, 1.15 * len(kinds) + 1.1)
+    size = (max(1.75 * len(seeds) + 1.2, 5.0), 1.15 * len(kinds) + 1.1)
     fig, axes = plt.subplots(len(kinds), len(seeds), figsize=size, squeeze=False, sharex=True, sharey=True)
     for row, kind in zip(axes, kinds, strict=True):
         for ax, seed in zip(row, seeds, strict=True):
@@ -228,7 +232,7 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
 
 
 def _draw_cells(ax: Axes, values: pd.Series) -> plt.cm.ScalarMappable:
-    rows, columns = (list(values.index.unique(level)) for level in (0, 1))
+    rows, columns = list(values.index.unique(0)), sorted(values.index.unique(1))
     seeds = sorted(values.index.unique(2))
     wide = values.unstack(2).reindex(columns=seeds)
     strips = np.vstack([np.hstack([wide.loc[(r, c)].to_numpy(dtype=float) for c in columns]) for r in rows])
@@ -274,7 +278,7 @@ def fake_variance(means: pd.DataFrame) -> Figure:
         ax.set_title(rule, loc="left", fontsize=8.5)
     axes[0][0].set(ylabel="part not explained by its acts")
     _legend(fig, axes[0][0])
-    footnote(fig, "nano · a point a run, mean over training; larger: sharper start; dotted: all of it unexplained")
+    footnote(fig, "nano · a point a run; larger: sharper start; dotted: all of it unexplained")
     return fig
 
 
@@ -309,11 +313,10 @@ def figure_17(table: pd.DataFrame) -> Figure:
         draw_doses(pay, end["K"], end[column], colour, LABELS[column], 0.12 * (k - 0.5))
     draw_doses(mode, end["K"], end[MOVED], "#D55E00", "at the end", -0.06)
     draw_doses(mode, through["K"], through[MOVED], "#7f7f7f", "mean over training", 0.06)
-    pay.set_title("reward, end of training", loc="left", fontsize=8.5)
-    mode.set_title(NAMES[MOVED], loc="left", fontsize=8.5)
+    pay.set(xlabel="pool size K", ylabel="reward, end of training")
+    mode.set(xlabel="pool size K", ylabel=NAMES[MOVED])
     for ax in (pay, mode):
-        ax.set(xlabel="pool size K")
-        ax.legend(fontsize=7)
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
     footnote(fig, note(table).replace("(thin lines)", "(points)"))
     return fig
 

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
-from scope_lite.figures import training
+from scope_lite.figures import cotraining, training
 from scope_lite.figures.style import save_figure, use_style
 
 
@@ -64,6 +64,16 @@ GALLERY = (
         also=("methods_retail",),
     ),
     Entry(
+        "17",
+        "fig17_pool_size",
+        "pool_sizes",
+        cotraining.figure_17,
+        "Pool size K of Population Co-Training on Persuasion for Good and τ²-bench retail; K = 5 is best.",
+        "`persuasion`, from a starting sharpness of γ = 4; K = 1 is plain Co-Training. Left, reward at the end with "
+        "unseen simulators and real users; right, not in the paper: how far the simulator's answer to the open "
+        "question has moved, at the end and averaged over training.",
+    ),
+    Entry(
         "18",
         "fig18_retail_larger",
         "larger_retail",
@@ -113,6 +123,16 @@ GALLERY = (
         "Verbalized Sampling against a stronger simulator.",
         "RL (Single) and Verbalized Sampling in `persuasion`, against `sim-a` and against a larger model of the same "
         "users (`qwen3-small`, closer to P before both are sharpened by γ = 8).",
+    ),
+    Entry(
+        "27",
+        "fig27_simulator_rewards",
+        "simulator_rewards",
+        cotraining.reward_ablation,
+        "Ablation of the simulator's reward: agent reward, opponent reward, evaluation, entropy.",
+        "The same four curves in `persuasion`, from a starting sharpness of γ = 4. Beside the paper's curriculum, "
+        "adversarial and cooperative rewards, zero and random as controls. Each reward has its own unit, so the "
+        "simulator's pay cannot be compared across lines. Disagreement with past selves needs a pool: see notebook 05.",
     ),
     Entry(
         "28",
