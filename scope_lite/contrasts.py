@@ -42,11 +42,11 @@ def contrast_table(contrasts: Mapping[str, Interval], unit: str = "points", marg
     Args:
         unit: "points" shows rewards times 100; any other unit is shown as it is.
     """
-    scale = 100 if unit == "points" else 1
+    scale, digits = (100, 1) if unit == "points" else (1, 2)
     rows = {
         name: {
-            f"difference ({unit})": f"{scale * d.mean:+.1f}",
-            "95 % t-interval": f"[{scale * d.low:+.1f}, {scale * d.high:+.1f}]" if d.n > 1 else "–",
+            f"difference ({unit})": f"{scale * d.mean:+.{digits}f}",
+            "95 % t-interval": f"[{scale * d.low:+.{digits}f}, {scale * d.high:+.{digits}f}]" if d.n > 1 else "–",
             "pairs": d.n,
             "verdict": verdict(d, margin),
         }

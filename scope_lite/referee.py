@@ -40,11 +40,11 @@ def collapse_doses(runs: pd.DataFrame, control: pd.DataFrame, horizon: int) -> p
     keys = ["variant", "seed"]
     end = runs[runs["summary"] == "end"].set_index(keys)
     over = runs[runs["summary"] == "auc"].set_index(keys)["simulator/epsilon"]
-    base = control[control["summary"] == "end"].set_index("seed")
-    paired = end.join(base[[UNSEEN, REAL]], on="seed", rsuffix=" control", how="inner")
+    base = control[control["summary"] == "end"].set_index("seed")[[UNSEEN, REAL]].add_prefix("control ")
+    paired = end.join(base, on="seed", how="inner")
     table = pd.DataFrame({"epsilon_h": horizon * over.reindex(paired.index)})
-    table["unseen_loss"] = paired[f"{UNSEEN} control"] - paired[UNSEEN]
-    table["real_loss"] = paired[f"{REAL} control"] - paired[REAL]
+    table["unseen_loss"] = paired[f"control {UNSEEN}"] - paired[UNSEEN]
+    table["real_loss"] = paired[f"control {REAL}"] - paired[REAL]
     return table.reset_index()
 
 

@@ -1,0 +1,88 @@
+"""Figures of cooperation: the world ``coding``, in which the partner is another agent of the same kind.
+
+From the tables ``cooperation`` and ``cooperation_small`` (one row per run and evaluated step).
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from scope_lite.contrasts import COMMON, like_for_like
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote
+from scope_lite.figures.training import SIMULATOR_COLOURS, draw_curves, note
+
+TRAINED_WITH = tuple(SIMULATOR_COLOURS)
+"""partners that one of the compared runs trained with: sim-a in cross-play, all three in the frozen ensemble"""
+COLOURS = {
+    "base": METHOD_COLOURS["base"],
+    "single": METHOD_COLOURS["single"],
+    "ensemble": METHOD_COLOURS["ensemble"],
+    # self-play is to cooperation what Co-Training is to users: a partner that moves, without a pool and with one
+    "selfplay": METHOD_COLOURS["cotraining"],
+    "selfplay_population": METHOD_COLOURS["population"],
+    "unsharpened": METHOD_COLOURS["unsharpened"],
+}
+LABELS = {
+    "base": METHOD_LABELS["base"],
+    "single": "cross-play, fixed partner",
+    "ensemble": "cross-play, frozen ensemble (K=3)",
+    "selfplay": "self-play",
+    "selfplay_population": "population self-play (K=5)",
+    "unsharpened": METHOD_LABELS["unsharpened"],
+}
+PANELS = {
+    "reward": "(a) training reward",
+    COMMON: "(b) partners unseen by all",
+    "panel/real/reward": "(c) real partners",
+    "entropy": "(d) policy entropy (nats)",
+    "turns": "(e) turns until both wrote",
+}
+
+
+def figure_23(table: pd.DataFrame) -> Figure:
+    """Fig. 23 and 24: training reward, evaluation reward, entropy and conversation turns, by kind of partner.
+
+    The runs met different partners in training, so evaluation is on those that none of them met, and on real ones.
+    """
+    compared = like_for_like(table, TRAINED_WITH)
+    fig, axes = plt.subplots(1, len(PANELS), figsize=(12.0, 2.9))
+    for ax, (metric, title) in zip(axes, PANELS.items(), strict=True):
+        draw_curves(ax, compared, metric, COLOURS, LABELS)
+        ax.set_title(title, loc="left", fontsize=8.5)
+    handles, names = axes[1].get_legend_handles_labels()
+    fig.legend(handles, names, loc="outside upper center", ncols=3)
+    models = ", ".join(sorted(table["model"].unique()))
+    footnote(fig, f"{note(table)} · policy {models}")
+    return fig
+
+
+def convention_values(values: pd.DataFrame, shares: pd.DataFrame) -> Figure:
+    """Exact reward of scripted policies by the partner's convention, under how often each convention is met.
+
+    Args:
+        values: a row a policy, a column a convention, rewards in [0, 1].
+        shares: rows such as "P" and "real", the same columns, shares of the partners.
+    """
+    fig, axes = plt.subplots(
+        2, 1, figsize=(0.85 * len(values.columns) + 2.6, 0.42 * (len(values) + len(shares)) + 1.6),
+        height_ratios=(len(shares), len(values)), sharex=True,
+    )  # fmt: skip
+    for ax, rows, cmap, title in (
+        (axes[0], shares, "Greys", "share of the partners"),
+        (axes[1], values, "cividis", "reward with them, exactly"),
+    ):
+        ax.imshow(rows.to_numpy(), vmin=0, vmax=1, cmap=cmap, aspect="auto")
+        for i in range(len(rows)):
+            for j in range(len(rows.columns)):
+                value = rows.iloc[i, j]
+                bright = value < 0.6 if cmap == "cividis" else value > 0.6
+                ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if bright else "k")
+        ax.set_yticks(range(len(rows)), rows.index)
+        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.grid(False)
+        ax.tick_params(length=0)
+    axes[1].set_xticks(range(len(values.columns)), values.columns)
+    footnote(fig, "nano · coding · every dialogue enumerated")
+    return fig
