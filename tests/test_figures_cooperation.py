@@ -4,8 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scope_lite.errors import ScopeError
 from scope_lite.experiments import runs_of
 from scope_lite.figures import cooperation as figures
+from scope_lite.figures import gallery
 
 MEMBERS = {"sim-a": 1.0, "sim-b": 0.0, "sim-c": 0.0, "sim-d": 0.2, "twin": 0.6, "real": 0.5, "reference": 0.5}
 
@@ -47,3 +49,11 @@ def test_values_are_written_into_their_cells():
     figure = figures.convention_values(values, pd.DataFrame({"eager": [0.5], "steady": [0.18]}, index=["P"]))
     written = {(int(t.get_position()[1]), int(t.get_position()[0])): t.get_text() for t in figure.axes[1].texts}
     assert written == {(0, 0): "0.84", (0, 1): "0.00", (1, 0): "0.48", (1, 1): "0.68"}
+
+
+def test_a_figure_without_a_caption_is_left_out_and_says_why(tmp_path):
+    with pytest.raises(ScopeError, match="figure 25 is left out: our source"):
+        gallery.build(["25"], tmp_path, tmp_path)
+    gallery.write_page(tmp_path)
+    page = (tmp_path / "README.md").read_text()
+    assert "*Figure 25:*" in page and "## Figure 25" not in page

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
-from scope_lite.figures import cotraining, training
+from scope_lite.figures import cooperation, cotraining, training
 from scope_lite.figures.style import save_figure, use_style
 
 
@@ -116,6 +116,23 @@ GALLERY = (
         "The runs of figure 18 with training reward and training simulators beside unseen ones and real users.",
     ),
     Entry(
+        "23",
+        "fig23_cooperation",
+        "cooperation",
+        cooperation.figure_23,
+        "CooperBench, the smaller model: training, evaluation, entropy and conversation turns, by kind of partner.",
+        "The same in `coding`. The runs met different partners in training, so (b) is on those that none of them met, "
+        "and (c) on real ones. A turn counts until both have written; 4 is also never.",
+    ),
+    Entry(
+        "24",
+        "fig24_cooperation_larger",
+        "cooperation_small",
+        cooperation.figure_23,
+        "CooperBench, the larger model.",
+        "The same with `qwen3-small`, our larger base model, in the policy's seat (in self-play: in both).",
+    ),
+    Entry(
         "26",
         "fig26_stronger_simulator",
         "stronger_simulator",
@@ -152,6 +169,12 @@ GALLERY = (
     ),
 )
 
+LEFT_OUT = {
+    "25": "our source for the paper gives no caption, only that it stands between CooperBench and the stronger "
+    "simulator. A picture under that number would be a guess that looks like a reproduction."
+}
+"""figure number -> why it is not drawn"""
+
 
 def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
     """Redraw the figures from the tables in ``results``, without a model, and write the gallery page.
@@ -160,10 +183,12 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
         only: figure numbers; None draws all that have a table and says which have none.
 
     Raises:
-        ScopeError: for a number that no figure has, or one asked for whose table is missing.
+        ScopeError: for a number that no figure has or that is left out, or one asked for whose table is missing.
     """
     known = {entry.number: entry for entry in GALLERY}
     for number in only or []:
+        if number in LEFT_OUT:
+            raise ScopeError(f"figure {number} is left out: {LEFT_OUT[number]}")
         if number not in known:
             raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
     use_style()
@@ -198,6 +223,7 @@ def write_page(out: Path) -> None:
         drawn = (out / f"{entry.name}.png").exists()
         missing = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
         lines.append(f"![figure {entry.number}]({entry.name}.png)" if drawn else missing)
+    lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})
     if others:
         lines += ["", "## Figures that the paper does not have", ""]
