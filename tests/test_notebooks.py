@@ -16,6 +16,7 @@ SETTINGS = {
     "00_start_here": {"steps": 3},
     "03_one_frozen_simulator": {"source": "frozen"},
     "04_verbalized_sampling": {"source": "frozen"},
+    "06_seven_methods": {"source": "frozen"},
 }
 
 
