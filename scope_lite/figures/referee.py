@@ -102,15 +102,16 @@ def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
 def interventions(doses: pd.DataFrame) -> Figure:
     """The same loss under other ways to change the simulator: is the collapse error all that matters?
 
-    Columns: kind, variant, seed, epsilon_h, unseen_loss; one colour a kind, one cross a variant.
+    Columns: kind, variant, seed, epsilon_h, real_loss (runs with other training simulators have other unseen ones); one
+    colour a kind, one cross a variant.
     """
     fig, ax = plt.subplots(figsize=(5.6, 3.6))
     for (kind, rows), colour in zip(doses.groupby("kind", sort=False), (BLUE, SKY, PINK, RED, GREEN), strict=False):
         for i, (_, runs) in enumerate(rows.groupby("variant", sort=False)):
-            _cross(ax, runs["epsilon_h"], runs["unseen_loss"], colour, str(kind) if i == 0 else None)
+            _cross(ax, runs["epsilon_h"], runs["real_loss"], colour, str(kind) if i == 0 else None)
     ax.axhline(0, color="k", lw=0.8)
     ax.set_xscale("symlog", linthresh=0.02)
-    ax.set(xlabel=f"{DOSE} of the one that speaks, mean over training", ylabel="reward lost (control − run)")
+    ax.set(xlabel=f"{DOSE} of the one that speaks, mean over training", ylabel="reward lost with real users")
     ax.set_xlim(-0.004, 2.0 * doses["epsilon_h"].max())
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
     footnote(
