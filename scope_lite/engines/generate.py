@@ -69,6 +69,7 @@ class TextSampler:
                 "choose a model with full attention"
             )
         self.loaded, self.cache, self.rows = loaded, cache, rows
+        self.name = loaded.name
         self.stop_ids = stop_token_ids(loaded)
 
     def sample(
