@@ -7,6 +7,7 @@ from functools import cache
 
 from scope_lite.config import closest
 from scope_lite.errors import ScopeError
+from scope_lite.worlds.coding import coding
 from scope_lite.worlds.persuasion import persuasion, persuasion_plain, random_persuasion
 from scope_lite.worlds.persuasion_hard import persuasion_hard
 from scope_lite.worlds.retail import airline, retail
@@ -18,6 +19,7 @@ WORLDS: dict[str, Callable[[], WorldSpec]] = {
     "persuasion_hard": persuasion_hard,
     "retail": retail,
     "airline": airline,
+    "coding": coding,
 }
 
 
