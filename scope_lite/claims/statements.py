@@ -24,6 +24,8 @@ SETTINGS = {
     "family_persuasion": ("persuasion", "olmo3-tiny"),
     "family_retail": ("retail", "olmo3-tiny"),
     "no_exploit": ("persuasion_plain", "qwen3-tiny"),
+    "phases": ("persuasion", "qwen3-tiny"),
+    "phases_world": ("persuasion", "qwen3-tiny"),
     "pool_sizes": ("persuasion", "qwen3-tiny"),
     "simulator_rewards": ("persuasion", "qwen3-tiny"),
     "cooperation": ("coding", "qwen3-tiny"),
@@ -67,6 +69,19 @@ class Claim:
 
 
 PLAIN = ("no_exploit",)
+PHASES = ("phases", "phases_world")
+
+
+def _from_sharpness(a: str, b: str, rule: Rule) -> tuple[Contrast, ...]:
+    """Context: the same comparison of trained simulators by how collapsed they start."""
+    contrasts = []
+    for start in (2, 3, 4, 8):
+        text = f"{a} − {b}, both from γ = {start}"
+        variants = (f"{a}, sharpness={start}", f"{b}, sharpness={start}")
+        contrasts.append(Contrast(text, rule, *variants, where=PHASES, context=True))
+    return tuple(contrasts)
+
+
 CLAIMS = (
     Claim(
         "C1",
@@ -100,8 +115,9 @@ CLAIMS = (
         (
             Contrast("Co-Training − Verbalized", "at or above", "cotraining", "verbalized"),
             Contrast("Co-Training − RL (Single)", "above", "cotraining", "single", context=True),
+            *_from_sharpness("Co-Training", "zero reward", "above"),
         ),
-        "its rival has P by construction; Co-Training starts from the collapsed simulator (γ = 8)",
+        "its rival has P by construction; it starts from the collapsed simulator (γ = 8), other starts: notebooks 05 and 06",
     ),
     Claim(
         "C4",
@@ -110,7 +126,9 @@ CLAIMS = (
         (
             Contrast("Population − Co-Training", "at or above", "population", "cotraining"),
             Contrast("Population − RL (Single)", "above", "population", "single", context=True),
+            *_from_sharpness("Population", "Co-Training", "at or above"),
         ),
+        "both start from the collapsed simulator (γ = 8); less collapsed starts are in notebooks 05 and 06",
     ),
     Claim(
         "C5",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +85,15 @@ def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary:
     return (a - b).dropna()
 
 
-def evaluate(results: Path = RESULTS, summary: str = "end") -> pd.DataFrame:
+def evaluate(results: Path = RESULTS, summaries: Sequence[str] = ("end",)) -> pd.DataFrame:
     """The verdict on every contrast of every claim, from the tables in ``results``; "not measured" without a table.
 
     Args:
-        summary: what of a run is compared: "end" of training, "auc" or "best" checkpoint.
+        summaries: what of a run is compared: "end" of training, "auc", "best" checkpoint. Falls from the best
+            checkpoint are there for "end" only.
 
     Returns:
-        One row per claim, experiment, contrast and column, with ``COLUMNS``; differences in points of reward
+        One row per summary, claim, experiment, contrast and column, with ``COLUMNS``; differences in points of reward
         (entropy: nats), of the multiverse shares of worlds (``n_seeds``: worlds).
     """
     tables: dict[str, pd.DataFrame] = {}
@@ -100,19 +101,24 @@ def evaluate(results: Path = RESULTS, summary: str = "end") -> pd.DataFrame:
         path = results / f"{experiment}.csv"
         if path.exists():
             tables[experiment] = with_member_groups(run_summaries(pd.read_csv(path)))
-    rows: list[dict[str, object]] = []
-    for claim in CLAIMS:
-        for experiment in dict.fromkeys([*claim.experiments, *(e for c in claim.contrasts for e in c.where)]):
-            own = [c for c in claim.contrasts if experiment in (c.where or claim.experiments)]
-            table = tables.get(experiment)
-            if experiment == "multiverse":
-                found = _shares(claim, own, table, summary)
-            else:
-                found = [_row(c, column, table, summary) for c in own for column in c.columns]
-            world, model = SETTINGS[experiment]
-            about = {"claim": claim.id, "experiment": experiment, "world": world, "model": model, "summary": summary}
-            rows += [{**about, **row} for row in found]
+    rows = [row for s in summaries for claim in CLAIMS for row in _evaluate_one(claim, tables, s)]
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _evaluate_one(claim: Claim, tables: Mapping[str, pd.DataFrame], summary: str) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    contrasts = [c for c in claim.contrasts if summary == "end" or c.b_summary == "end"]
+    for experiment in dict.fromkeys([*claim.experiments, *(e for c in contrasts for e in c.where)]):
+        own = [c for c in contrasts if experiment in (c.where or claim.experiments)]
+        table = tables.get(experiment)
+        if experiment == "multiverse":
+            found = _shares(claim, own, table, summary)
+        else:
+            found = [_row(c, column, table, summary) for c in own for column in c.columns]
+        world, model = SETTINGS[experiment]
+        about = {"claim": claim.id, "experiment": experiment, "world": world, "model": model, "summary": summary}
+        rows += [{**about, **row} for row in found]
+    return rows
 
 
 def _row(contrast: Contrast, column: str, table: pd.DataFrame | None, summary: str) -> dict[str, object]:
@@ -148,7 +154,8 @@ def _shares(
     every = _in_every(contrasts, table, summary)
     rows.append(_share(together, "share of worlds", every))
     if claim.id != "C1":
-        collapsed = _in_every([c for c in CLAIMS[0].contrasts if not c.where], table, summary)
+        # whether RL (Single) collapsed is told by the end of its training, whatever is compared here
+        collapsed = _in_every([c for c in CLAIMS[0].contrasts if not c.where], table, "end")
         given = every[collapsed.reindex(every.index, fill_value=False)]
         where = Contrast("all of these, of the worlds where C1 holds", "above", "", context=True)
         rows.append(_share(where, "share of worlds", given))
