@@ -117,7 +117,7 @@ CLAIMS = (
             Contrast("Co-Training − RL (Single)", "above", "cotraining", "single", context=True),
             *_from_sharpness("Co-Training", "zero reward", "above"),
         ),
-        "its rival has P by construction; it starts from the collapsed simulator (γ = 8), other starts: notebooks 05 and 06",
+        "its rival has P by construction; it starts from the collapsed simulator (γ = 8); other starts: notebook 06",
     ),
     Claim(
         "C4",
@@ -128,7 +128,7 @@ CLAIMS = (
             Contrast("Population − RL (Single)", "above", "population", "single", context=True),
             *_from_sharpness("Population", "Co-Training", "at or above"),
         ),
-        "both start from the collapsed simulator (γ = 8); less collapsed starts are in notebooks 05 and 06",
+        "both start from the collapsed simulator (γ = 8); other starts: notebook 06",
     ),
     Claim(
         "C5",
