@@ -219,3 +219,9 @@ def test_sentences_name_every_claim_and_what_decides_it(found):
 def test_the_shipped_readme_agrees_with_the_shipped_verdicts():
     readme = (HOME / "README.md").read_text(encoding="utf-8")
     assert claims.fill_readme(readme, claims.read_claims()) == readme
+
+
+def test_the_shipped_verdicts_are_those_of_the_shipped_tables():
+    shipped, now = claims.read_claims(), claims.evaluate()
+    assert shipped["verdict"].tolist() == now["verdict"].tolist(), "run notebook 06 with freeze=True"
+    np.testing.assert_allclose(shipped["estimate"], now["estimate"], rtol=1e-4, atol=1e-9)
