@@ -385,6 +385,7 @@ def test_the_server_sees_as_many_requests_at_once_as_allowed_and_no_more(server:
 
     def answer(body: dict[str, Any], number: int) -> Answer:
         together.wait(20)  # passes only when three requests are here at the same time
+        server.closing.wait(0.1)  # a fourth one would be seen meanwhile
         return ok(body)
 
     server.answer = answer
