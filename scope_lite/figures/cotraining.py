@@ -96,7 +96,7 @@ def curves(table: pd.DataFrame, metrics: Sequence[str], colours: Mapping[str, st
             ax.set_ylim(-0.03, 1.03)
         elif metric in (VARIANCE, UNEXPLAINED):
             ax.set_ylim(-0.01, 0.31)
-        elif metric in NAMES or metric == EPSILON:
+        elif metric in (EPSILON, "entropy", "simulator/reward"):
             _scale_by_data(ax, shown[metric])
     return fig
 
@@ -226,8 +226,8 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
         ax.set(xlabel=xlabel)
     axes[0][0].set(ylabel=ylabel)
     fig.colorbar(image, ax=axes[0].tolist(), shrink=0.9, pad=0.02)
-    seeds = next(iter(panels.values())).index.unique(2)
-    footnote(fig, f"nano · mean of {len(seeds)} seeds in each cell, a strip a seed (0 on the left); end of training")
+    seeds = next(iter(panels.values())).index.unique(2).tolist()
+    footnote(fig, f"nano · end of training, a strip a seed (0 to {max(seeds)} from the left), with their mean")
     return fig
 
 
