@@ -16,7 +16,10 @@ SETTINGS = {
     "00_start_here": {"steps": 3},
     "03_one_frozen_simulator": {"source": "frozen"},
     "04_verbalized_sampling": {"source": "frozen"},
+    "05_co_training": {"source": "frozen"},
     "06_seven_methods": {"source": "frozen"},
+    "07_cooperation": {"source": "frozen"},
+    "08_referee": {"source": "frozen"},
 }
 
 

@@ -30,7 +30,8 @@ ETAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 LIST_SIZES = (1, 2, 3, 5, 9)
 NOISES = (0.0, 0.3, 1.0, 2.0)
 START_GAMMAS = (1.0, 2.0, 3.0, 4.0, 8.0)
-LIVE_START_GAMMA = 4.0
+START_GAMMA = 4.0
+"""where the simulator starts when something else than its start is varied"""
 KL_COEFS = (0.0, 0.02, 0.1, 0.5)
 POOL_SIZES = (1, 3, 5, 10)
 MANY = 10
@@ -82,16 +83,16 @@ def _phases_kl() -> list[Variant]:
 
 def _simulator_rewards() -> list[Variant]:
     rewards = ("curriculum", "adversarial", "cooperative", "zero", "random")
-    plain = [_trained(reward, reward=reward, sharpness=LIVE_START_GAMMA) for reward in rewards]
+    plain = [_trained(reward, reward=reward, sharpness=START_GAMMA) for reward in rewards]
     # "disagreement" compares with past selves, so it needs a pool; the curriculum with the same pool stands beside it
     pooled = [
-        _trained(f"{r}, K=5", reward=r, sharpness=LIVE_START_GAMMA, pool_size=5) for r in ("curriculum", "disagreement")
+        _trained(f"{r}, K=5", reward=r, sharpness=START_GAMMA, pool_size=5) for r in ("curriculum", "disagreement")
     ]
     return plain + pooled
 
 
 def _pool_sizes() -> list[Variant]:
-    return [_trained(f"K={k}", pool_size=k, sharpness=LIVE_START_GAMMA) for k in POOL_SIZES]
+    return [_trained(f"K={k}", pool_size=k, sharpness=START_GAMMA) for k in POOL_SIZES]
 
 
 def _pool_rules() -> list[Variant]:
@@ -104,7 +105,7 @@ def _pool_rules() -> list[Variant]:
         "cadence=16": {"cadence": 16},
         "per rollout": {"draw": "rollout"},
     }
-    return [_trained(name, pool_size=5, sharpness=LIVE_START_GAMMA, **rule) for name, rule in rules.items()]
+    return [_trained(name, pool_size=5, sharpness=START_GAMMA, **rule) for name, rule in rules.items()]
 
 
 def _controls() -> list[Variant]:
@@ -157,7 +158,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     "vs_k": Experiment(lambda: _dial("k", LIST_SIZES, "verbalized")),
     "vs_noise": Experiment(lambda: _dial("noise", NOISES, "verbalized")),
     "theory_odds": Experiment(lambda: [(m, {"method": m, "eval_every": 100}) for m in ("single", "unsharpened")]),
-    "phases_live": Experiment(lambda: _phases((LIVE_START_GAMMA,))),
     "phases": Experiment(_phases),
     "phases_world": Experiment(lambda: _phases(outcome="world")),
     "phases_kl": Experiment(_phases_kl),
