@@ -87,7 +87,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                     **update,
                     "simulator/epsilon": collapse_error(simulator.distributions()[: world.horizon]),
                     **learned,
-                    "odds_exploit": exploit_odds(rollouts, world.spec.exploit),
+                    **exploit_metrics(rollouts, world.spec.exploit),
                     "turns": float(np.mean([r.turns for r in rollouts])),
                 }
                 tokens = sum(len(t.ids) for t in policy.transcripts)
@@ -125,10 +125,21 @@ def reproducible() -> Iterator[None]:
         torch.use_deterministic_algorithms(deterministic)
 
 
-def exploit_odds(rollouts: list[Rollout], exploit: tuple[str, ...]) -> float | None:
-    """Odds of the world's exploit under the policy that played (Cor. 3.5); None if no dialogue followed it."""
-    followed = [sum(r.policy.logprobs) for r in rollouts if r.policy and tuple(r.acts) == exploit]
-    return odds_from_logprobs(np.array(followed)) if followed else None
+def exploit_metrics(rollouts: list[Rollout], exploit: tuple[str, ...]) -> dict[str, float | None]:
+    """How likely the policy follows the world's exploit, and what it earns there; None if no dialogue followed it.
+
+    Returns:
+        ``odds_exploit``: its odds under the policy that played (Cor. 3.5), from its own log probabilities, and
+        ``reward_exploit``: the mean reward of the dialogues that followed it.
+    """
+    followed = [r for r in rollouts if r.policy and tuple(r.acts) == exploit]
+    if not followed:
+        return {"odds_exploit": None, "reward_exploit": None}
+    logprobs = np.array([sum(r.policy.logprobs) for r in followed if r.policy])
+    return {
+        "odds_exploit": odds_from_logprobs(logprobs),
+        "reward_exploit": float(np.mean([r.reward for r in followed])),
+    }
 
 
 class CollapseAlarm:
