@@ -18,7 +18,7 @@ from scope_lite.figures.style import METHOD_LABELS, footnote
 from scope_lite.figures.training import LABELS
 from scope_lite.stats import Interval, t_interval
 
-BLUE, RED, GREEN, PINK, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9"
+BLUE, RED, GREEN, PINK, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 ESTIMATES = {
     "plug_in": ("v", RED, "most common of 16 replies"),
     "cross_validated": ("^", BLUE, "the same, guessed from 15"),
@@ -106,7 +106,9 @@ def interventions(doses: pd.DataFrame) -> Figure:
     colour a kind, one cross a variant.
     """
     fig, ax = plt.subplots(figsize=(5.6, 3.6))
-    for (kind, rows), colour in zip(doses.groupby("kind", sort=False), (BLUE, SKY, PINK, RED, GREEN), strict=False):
+    for (kind, rows), colour in zip(
+        doses.groupby("kind", sort=False), (BLUE, SKY, PINK, RED, GREEN, AMBER), strict=False
+    ):
         for i, (_, runs) in enumerate(rows.groupby("variant", sort=False)):
             _cross(ax, runs["epsilon_h"], runs["real_loss"], colour, str(kind) if i == 0 else None)
     ax.axhline(0, color="k", lw=0.8)
