@@ -99,6 +99,8 @@ def check_names(config: RunConfig, folder: Path | None = None) -> None:
         ScopeError: for the first that does not exist.
     """
     library = Library(get_world(config.world), folder)
+    if config.simulator.kind == "persona" and library.world.spec.told:
+        raise ScopeError(f"world {config.world!r} tells its users what to do: there is no persona prompt for them")
     for name in config.simulator.members:
         panel_member(library, name)
     if not (library.folder / config.model / "config.json").exists():
@@ -141,9 +143,10 @@ def seat_simulator(
     seat = ModelSeat(model, keys, "simulator", systems or [world.prompts[i] for i in drawn], rule)
     if outcome == "simulator":
         return seat
+    believed = told_prior(world, prior, drawn)
     if outcome == "judge":
-        prior = np.where(np.arange(len(prior)) == prior.argmax(), 1.0, 0.0)
-    referee = BeliefUsers(world, told_prior(world, prior, drawn), len(keys), tasks=draw_tasks(world, shared))
+        believed = np.eye(len(prior))[believed.argmax(axis=1)]
+    referee = BeliefUsers(world, believed, len(keys), tasks=draw_tasks(world, shared))
     return RefereedSeat(seat, referee, keys)
 
 

@@ -9,10 +9,16 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scope_lite import nano
+from scope_lite.config import method_config
 from scope_lite.errors import ScopeError
+from scope_lite.panel import Panel
 from scope_lite.paths import NANO_MODELS
-from scope_lite.simulators import read_panel
+from scope_lite.rng import RowKeys
+from scope_lite.runs import load_metrics
+from scope_lite.simulators import Library, PanelMember, check_names, read_panel
+from scope_lite.train import train
 from scope_lite.worlds import get_world
+from scope_lite.worlds.users import BeliefUsers
 
 WORLD = get_world("persuasion")
 SHIPPED = sorted(p.parent for p in NANO_MODELS.glob("*/*/model.safetensors"))
@@ -77,3 +83,34 @@ def test_building_twice_gives_the_same_weights_and_keeps_what_is_there(tmp_path)
 def test_an_unknown_family_is_named_in_one_line(tmp_path):
     with pytest.raises(ScopeError, match="unknown model 'gpt-7'"):
         nano.build("persuasion", ["gpt-7"], tmp_path)
+
+
+def test_a_random_worlds_model_is_adapted_from_the_base_and_its_panel_is_exact(tmp_path, monkeypatch):
+    monkeypatch.setenv("SCOPE_LITE_CACHE", str(tmp_path))
+    nano.adapt("persuasion_1000", steps=2)
+    panel = {m.name: m for m in read_panel("persuasion_1000")}
+    assert [name for name, m in panel.items() if m.model] == ["sim-a"]
+    config = method_config(
+        "cotraining", world="persuasion_1000", steps=1, groups=2, group_size=4, eval_dialogues=64, final_dialogues=256
+    )
+    last = load_metrics([train(config, tmp_path)]).iloc[-1]
+    assert 0 <= last["panel/sim-b/reward"] <= 1 and last["panel/unseen/reward"] >= 0
+    nano.ensure_models(["persuasion_1000", "persuasion"])  # both are there: nothing is made
+    with pytest.raises(ScopeError, match="nano build --world airline"):
+        nano.ensure_models(["airline"])
+
+
+def test_an_exact_panel_member_speaks_the_sharpened_distribution():
+    member = PanelMember("sim-b", None, 8.0, "collapsed", {"facts": 0.6, "heart": 0.4})
+    keys = RowKeys.grid(0, 0, 1, 2000)
+    seat = Panel(Library(WORLD), ())._seat(member, keys)
+    seat.hear(["ask"] * len(keys))
+    said = seat.speak(0, "reply")
+    exact = BeliefUsers(WORLD, WORLD.prior_vector(member.population), 1, 8.0)
+    odds = exact.reply_probabilities(np.array([WORLD.agent_index["ask"]]))[0]
+    assert abs(said.count("reveal-facts") / len(said) - odds[WORLD.user_index["reveal-facts"]]) < 0.02
+
+
+def test_a_world_that_tells_its_users_what_to_do_has_no_persona_prompts():
+    with pytest.raises(ScopeError, match="persona"):
+        check_names(method_config("persona", world="coding"))

@@ -1,10 +1,11 @@
 """The nano models: tiny causal LMs pre-trained to speak a world's acts, and the panel of simulators."""
 
-from scope_lite.nano.build import adapt, build, ensure_models, kl_table
+from scope_lite.nano.build import adapt, build, ensure_models, kl_table, write_manifest
 from scope_lite.nano.panels import panel_members
-from scope_lite.nano.teach import Renderer, build_tokenizer, pretrain, sample_dialogues
+from scope_lite.nano.teach import FAMILIES, Renderer, build_tokenizer, pretrain, sample_dialogues, user_kl
 
 __all__ = [
+    "FAMILIES",
     "Renderer",
     "adapt",
     "build",
@@ -14,4 +15,6 @@ __all__ = [
     "panel_members",
     "pretrain",
     "sample_dialogues",
+    "user_kl",
+    "write_manifest",
 ]
