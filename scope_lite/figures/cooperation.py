@@ -50,6 +50,10 @@ def figure_23(table: pd.DataFrame) -> Figure:
     fig, axes = plt.subplots(1, len(PANELS), figsize=(12.0, 2.9))
     for ax, (metric, title) in zip(axes, PANELS.items(), strict=True):
         draw_curves(ax, compared, metric, COLOURS, LABELS)
+        if metric in ("entropy", "turns") and metric in compared:
+            # the runs set the range: an interval of few seeds may reach far beyond what is possible
+            low, high = compared[metric].min(), compared[metric].max()
+            ax.set_ylim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
         ax.set_title(title, loc="left", fontsize=8.5)
     handles, names = axes[1].get_legend_handles_labels()
     fig.legend(handles, names, loc="outside upper center", ncols=3)

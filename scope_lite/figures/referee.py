@@ -115,11 +115,13 @@ def interventions(doses: pd.DataFrame) -> Figure:
     ax.set_xscale("symlog", linthresh=0.02)
     ax.set(xlabel=f"{DOSE} of the one that speaks, mean over training", ylabel="reward lost with real users")
     ax.set_xlim(-0.004, 2.0 * doses["epsilon_h"].max())
+    # the runs set the range: an interval of two seeds reaches far beyond what is possible
+    low, high = doses["real_loss"].min(), doses["real_loss"].max()
+    ax.set_ylim(low - 0.15 * (high - low), high + 0.15 * (high - low))
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
-    footnote(
-        fig,
-        f"nano · persuasion · {doses['seed'].nunique()} seeds (points), end of training, 95 % t-intervals both ways",
-    )
+    seeds = doses.groupby(["kind", "variant"])["seed"].nunique()
+    several = f"{seeds.min()} to {seeds.max()}" if seeds.min() < seeds.max() else str(seeds.max())
+    footnote(fig, f"nano · persuasion · {several} seeds (points), end of training, 95 % t-intervals both ways")
     return fig
 
 
