@@ -18,7 +18,7 @@ def doses():
             "epsilon_h": 1.0 / g + 0.01 * s,
             "epsilon_h_start": 2.0 / g,
             "unseen_loss": g / 10 + 0.01 * s,
-            "real_loss": 0.1,
+            "real_loss": g / 20,
         }
         for g in (1.0, 2.0, 8.0)
         for s in SEEDS
