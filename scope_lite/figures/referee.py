@@ -207,7 +207,9 @@ def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str,
             ax.errorbar(part["x"].mean(), spread.mean, _half(spread), fmt="D", ms=4, color=RED, capsize=2)
         ax.axhline(0, color="k", lw=0.8)
         ax.set_xlabel(name)
-    axes[0][0].set_ylabel(ylabel)
+    # few worlds make wide intervals: the worlds set the scale, and an interval may run off it
+    low, high = worlds[outcome].min(), worlds[outcome].max()
+    axes[0][0].set(ylabel=ylabel, ylim=(low - 0.1, high + 0.1))
     footnote(
         fig,
         f"nano · {len(worlds)} random worlds (points), one run each; diamonds: means by value or fifth, 95 % t",
