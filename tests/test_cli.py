@@ -46,6 +46,7 @@ def home(tmp_path, monkeypatch) -> Path:
     book = v4.new_notebook(cells=[declare, v4.new_code_cell("exec(do)")], metadata=kernel)
     nbformat.write(book, tmp_path / "notebooks" / "00_start.ipynb")
     monkeypatch.setattr(paths, "HOME", tmp_path)
+    monkeypatch.setattr(paths, "FIGURES", tmp_path / "figures")  # a run ends by writing the gallery page
     return tmp_path
 
 
