@@ -12,14 +12,13 @@ import pandas as pd
 
 from scope_lite.contrasts import rank_correlation
 from scope_lite.sampling import VerbalizedModel
+from scope_lite.simulators import COLLAPSED_SHARPNESS
 from scope_lite.stats import Interval, t_interval
 from scope_lite.worlds import World, get_world
 from scope_lite.worlds.exact import ask_then_match, policy_value, repeat
 from scope_lite.worlds.users import BeliefUsers, draw
 
 UNSEEN, REAL = "panel/unseen/reward", "panel/real/reward"
-COLLAPSED = 8.0
-"""gamma at which a world's exploit is priced"""
 
 
 # -- doses of collapse ----------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def _properties(world: World) -> dict[str, float]:
     spec, start = world.spec, 0.0
     favourite, other = list(spec.prior)[:2]
     own, wrong = f"appeal-{favourite}", f"appeal-{other}"
-    exploit, honest = (policy_value(world, world.prior, f, COLLAPSED) for f in (repeat(own), ask_then_match))
+    exploit, honest = (policy_value(world, world.prior, f, COLLAPSED_SHARPNESS) for f in (repeat(own), ask_then_match))
 
     def interest(act: str) -> float:
         after = spec.step(favourite, start, act, "no")
@@ -150,5 +149,8 @@ def recovery_distance(world: World, rule: VerbalizedModel, dialogues: int = 24, 
 def mixture_epsilon(world: World, populations: Sequence[dict[str, float]], act: str) -> float:
     """Collapse error of a draw from several collapsed simulators, as the agent meets it: the first reply to ``act``."""
     heard = np.array([world.agent_index[act]])
-    laws = [BeliefUsers(world, world.prior_vector(p), 1, COLLAPSED).reply_probabilities(heard)[0] for p in populations]
+    laws = [
+        BeliefUsers(world, world.prior_vector(p), 1, COLLAPSED_SHARPNESS).reply_probabilities(heard)[0]
+        for p in populations
+    ]
     return float(1 - np.mean(laws, axis=0).max())
