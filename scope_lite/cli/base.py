@@ -1,0 +1,69 @@
+"""What every command shares: one-line errors, tables, common options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from scope_lite.errors import ScopeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Root = Annotated[Path, typer.Option("--out", help="Folder of the run folders.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Do again what is finished.")]
+
+
+class OneLineErrors(TyperGroup):
+    """Tell a user's mistake in one line; let every other exception keep its traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ScopeError as exc:
+            typer.echo("scope-lite: " + " ".join(str(exc).split()), err=True)
+            raise typer.Exit(getattr(exc, "exit_code", 2)) from None
+        except KeyboardInterrupt:
+            typer.echo("scope-lite: stopped; the same command goes on from the last checkpoint", err=True)
+            raise typer.Exit(130) from None
+
+
+def group(help: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    return typer.Typer(cls=cls, help=help, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def console() -> Console:
+    """A console that cuts nothing when its output goes to a file or a pipe."""
+    out = Console()
+    return out if out.is_terminal else Console(width=200)
+
+
+def print_table(table: pd.DataFrame, title: str = "") -> None:
+    """Print a frame; numbers short, nothing for what is missing."""
+    import pandas as pd
+
+    shown = Table(title=title or None, title_justify="left")
+    for name in table.columns:
+        shown.add_column(str(name), overflow="fold")
+    for row in table.itertuples(index=False):
+        missing = [not isinstance(value, list | dict) and pd.isna(value) for value in row]
+        cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row]
+        shown.add_row(*("" if empty else cell for cell, empty in zip(cells, missing, strict=True)))
+    console().print(shown, markup=False) if table.size else typer.echo(f"{title or 'table'}: nothing")
+
+
+def split_pair(text: str, option: str) -> tuple[str, str]:
+    """Split ``name=value``.
+
+    Raises:
+        ScopeError: if it is not of that form.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ScopeError(f"{option} {text!r}: expected name=value")
+    return name.strip(), value

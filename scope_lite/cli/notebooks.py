@@ -1,0 +1,55 @@
+"""``scope-lite run`` and ``figures``: the series, and its figures from their tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scope_lite import paths
+from scope_lite.cli.base import Fresh, split_pair
+from scope_lite.errors import ScopeError
+
+
+def run(
+    scale: Annotated[str, typer.Option(help="nano, small or full: a file in notebooks/parameters.")] = "nano",
+    only: Annotated[list[str] | None, typer.Option(help="Beginning of a notebook's name, such as 03.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds a method.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the executed notebooks.")] = paths.RUNS / "series",
+    everything: Annotated[bool, typer.Option("--all", help="Every notebook, every table, at full seeds.")] = False,
+    fresh: Fresh = False,
+    param: Annotated[list[str] | None, typer.Option(help="name=value for every notebook that declares it.")] = None,
+    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds a cell may take.")] = None,
+) -> None:
+    """Run the notebook series and leave its figures; what is unchanged is skipped."""
+    from scope_lite import series
+
+    folder = paths.HOME / "notebooks"
+    parameters: dict[str, Any] = dict(split_pair(text, "--param") for text in param or [])
+    if seeds is not None:
+        parameters["seeds"] = seeds
+    notebooks = series.series_notebooks(folder, scale, only or [], everything)
+    if not notebooks:
+        raise ScopeError(f"there are no notebooks in {folder}; SCOPE_LITE_HOME names the folder that holds notebooks/")
+    hours = series.load_scale(folder, scale, remake=True).settings.get("hours")
+    if everything and hours:
+        typer.echo(f"--all trains at full seeds: about {hours} hours; it can be stopped and goes on where it was")
+    series.run_series(
+        notebooks, out, scale, parameters, fresh, remake=everything, execution_timeout=timeout, home=paths.HOME
+    )
+    from scope_lite.figures import gallery
+
+    gallery.write_page(paths.FIGURES)
+
+
+def figures(
+    only: Annotated[list[str] | None, typer.Option(help="Number of a figure, such as 17; repeat for more.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,
+    out: Annotated[Path, typer.Option(help="Folder of the figures.")] = paths.FIGURES,
+) -> None:
+    """Redraw the figures from their tables, and the gallery page."""
+    from scope_lite.figures.gallery import build
+
+    for path in build(only, results, out):
+        typer.echo(path)
