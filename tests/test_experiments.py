@@ -1,5 +1,7 @@
 """Experiments, their tables, and the figures and summaries drawn from them."""
 
+import json
+
 import pandas as pd
 import pytest
 
@@ -77,6 +79,30 @@ def test_a_built_table_is_read_back_and_says_where_it_comes_from(root, tmp_path,
     assert len(pd.read_csv(path)) == 1
     assert experiments.frozen_table("small", tmp_path)["variant"].tolist() == ["base"]
     assert '"packages"' in path.with_suffix(".json").read_text()
+
+
+def test_a_table_is_extended_without_the_runs_it_was_made_from(tmp_path, monkeypatch):
+    small = experiments.Experiment(
+        lambda: [(f"n={n}", {"method": "base", "final_dialogues": n}) for n in (4, 5)], seeds=2
+    )
+    monkeypatch.setitem(experiments.EXPERIMENTS, "small", small)
+    results = tmp_path / "results"
+    path = experiments.build("small", 1, tmp_path / "first", results, workers=1)
+    before = path.read_text()
+    elsewhere = tmp_path / "second"
+    assert [c.seed for c in experiments.unfinished(["small"], 2, elsewhere, extend=results)] == [1, 1]
+    experiments.build("small", 2, elsewhere, results, workers=1, extend=True)
+    made = pd.read_csv(path)
+    assert path.read_text().startswith(before), "the shipped rows are kept as they were"
+    assert list(zip(made["seed"], made["variant"], strict=True)) == [(0, "n=4"), (0, "n=5"), (1, "n=4"), (1, "n=5")]
+    assert sorted(p.name.rsplit("-", 2)[1] for p in elsewhere.glob("persuasion-base-*")) == ["seed1", "seed1"]
+    assert json.loads(path.with_suffix(".json").read_text())["kept"]["runs"] == 2
+    monkeypatch.setitem(
+        experiments.EXPERIMENTS,
+        "small",
+        small._replace(variants=lambda: [("n=4", {"method": "base", "final_dialogues": 6})]),
+    )
+    assert len(experiments.unfinished(["small"], 1, elsewhere, extend=results)) == 1, "other content is another run"
 
 
 def test_an_unknown_experiment_is_told_with_the_nearest():

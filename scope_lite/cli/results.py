@@ -20,6 +20,7 @@ def results_build(
         int | None, typer.Option(min=1, help="Seeds a variant; each table's own number by default.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
+    extend: Annotated[bool, typer.Option("--extend", help="Keep the runs that the shipped tables have.")] = False,
     out: Root = paths.RUNS,
     results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,
 ) -> None:
@@ -27,8 +28,8 @@ def results_build(
     from scope_lite import experiments
 
     names = experiment or list(experiments.EXPERIMENTS)
-    missing = experiments.unfinished(names, seeds, out)
+    missing = experiments.unfinished(names, seeds, out, results if extend else None)
     hours = experiments.hours_for(missing, out, workers)
     typer.echo(f"{len(names)} tables, {len(missing)} runs to train: about {hours:.1f} hours")
     for name in names:
-        typer.echo(f"wrote {experiments.build(name, seeds, out, results, workers)}")
+        typer.echo(f"wrote {experiments.build(name, seeds, out, results, workers, extend)}")

@@ -2,7 +2,9 @@
 
 A notebook asks for a table by name. ``live`` trains what is missing (finished runs are
 reused); ``frozen`` reads the table that was made once with more seeds and is shipped in
-``data/results``. ``scope-lite results build`` remakes the shipped tables, resumable.
+``data/results``. ``scope-lite results build`` remakes the shipped tables, resumable; with
+``--extend`` it keeps the runs that a shipped table already has, so that a long production
+can go on where another machine, or another day, left it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from scope_lite.config import RunConfig
@@ -26,6 +29,9 @@ from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
 Source = Literal["live", "frozen"]
 
 
+Run = tuple[str, RunConfig]  # variant, config
+
+
 def live_table(
     experiment: str,
     seeds: int,
@@ -37,6 +43,10 @@ def live_table(
     """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds)."""
     runs = runs_of(experiment, seeds, variants, **overrides)
     ensure_models([config.world for _, config in runs], workers)
+    return _trained(experiment, runs, root, workers)
+
+
+def _trained(experiment: str, runs: Sequence[Run], root: Path, workers: int | None) -> pd.DataFrame:
     folders = train_many([config for _, config in runs], root, workers=workers)
     tables = []
     for (variant, config), folder in zip(runs, folders, strict=True):
@@ -70,9 +80,19 @@ def table(
     return live_table(experiment, seeds, variants=variants, **overrides)
 
 
-def unfinished(experiments: Sequence[str], seeds: int | None = None, root: Path = RUNS) -> list[RunConfig]:
-    """The runs, each once, that these experiments still have to train; at each one's own number of seeds by default."""
-    wanted = {c.fingerprint(): c for name in experiments for _, c in runs_of(name, seeds or EXPERIMENTS[name].seeds)}
+def unfinished(
+    experiments: Sequence[str], seeds: int | None = None, root: Path = RUNS, extend: Path | None = None
+) -> list[RunConfig]:
+    """The runs, each once, that these experiments still have to train; at each one's own number of seeds by default.
+
+    Args:
+        extend: a folder of shipped tables, whose runs count as trained.
+    """
+    wanted: dict[str, RunConfig] = {}
+    for name in experiments:
+        runs = runs_of(name, seeds or EXPERIMENTS[name].seeds)
+        lacking = _shipped(extend / f"{name}.csv", runs)[1] if extend else runs
+        wanted |= {config.fingerprint(): config for _, config in lacking}
     return [c for c in wanted.values() if not is_finished(folder_path(root, c.run_name(), c.fingerprint()))]
 
 
@@ -89,23 +109,58 @@ def build(
     root: Path = RUNS,
     results: Path = RESULTS,
     workers: int | None = None,
+    extend: bool = False,
 ) -> Path:
-    """Make and ship a frozen table, with a note of where it comes from beside it. Resumable: finished runs are kept."""
+    """Make and ship a frozen table, with a note of where it comes from beside it. Resumable: finished runs are kept.
+
+    Args:
+        extend: keep also the runs that the shipped table has, of the same content (their name holds its hash).
+    """
     seeds = seeds or EXPERIMENTS[experiment].seeds
-    made = live_table(experiment, seeds, root, workers)
-    results.mkdir(parents=True, exist_ok=True)
+    runs = runs_of(experiment, seeds)
+    ensure_models([config.world for _, config in runs], workers)
     path = results / f"{experiment}.csv"
-    partial = path.with_suffix(".tmp")
-    made.to_csv(partial, index=False, float_format="%.6g", lineterminator="\n")
-    partial.replace(path)
-    origin = json.loads((root / made["run"].iloc[-1] / "provenance.json").read_text())
+    kept, missing = _shipped(path, runs) if extend else (pd.DataFrame(), runs)
+    if not missing:
+        return path
+    made = pd.concat([kept, _trained(experiment, missing, root, workers)], ignore_index=True)
+    place = {key: i for i, key in enumerate(map(_key, runs))}
+    made = made.iloc[np.argsort([place[key] for key in _keys_of(made)], kind="stable")]
+    origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text())
     note = {
-        "command": f"scope-lite results build {experiment} --seeds {seeds}",
+        "command": f"scope-lite results build {experiment} --seeds {seeds}" + " --extend" * extend,
         "seeds": seeds,
         "runs": int(made["run"].nunique()),
         "packages": origin["packages"],
         "git": origin["git"],
         "made": origin["ended"],
     }
-    path.with_suffix(".json").write_text(json.dumps(note, indent=1) + "\n")
+    beside = path.with_suffix(".json")
+    if len(kept):
+        note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text())}
+    results.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".tmp")
+    made.to_csv(partial, index=False, float_format="%.6g", lineterminator="\n")
+    partial.replace(path)
+    beside.write_text(json.dumps(note, indent=1) + "\n")
     return path
+
+
+def _key(run: Run) -> tuple[str, str]:
+    """Variant and name of the run's folder, which holds the hash of its content."""
+    variant, config = run
+    return variant, folder_path(RUNS, config.run_name(), config.fingerprint()).name
+
+
+def _keys_of(table: pd.DataFrame) -> list[tuple[str, str]]:
+    return list(zip(table["variant"], table["run"], strict=True))
+
+
+def _shipped(path: Path, runs: Sequence[Run]) -> tuple[pd.DataFrame, list[Run]]:
+    """Rows of a shipped table that belong to these runs, and the runs that it lacks."""
+    if not path.exists():
+        return pd.DataFrame(), list(runs)
+    table = pd.read_csv(path)
+    wanted = {_key(run): run for run in runs}
+    have = set(_keys_of(table))
+    return table[[key in wanted for key in _keys_of(table)]], [run for key, run in wanted.items() if key not in have]
