@@ -13,11 +13,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy import stats as scipy_stats
 from statsmodels.stats.proportion import proportion_confint
 
 from scope_lite import stats
-from scope_lite.collapse import Interval, miller_madow_entropy, mode_share
+from scope_lite.collapse import jackknife_interval, miller_madow_entropy, mode_share
 from scope_lite.tasks.p4g import load_table
 
 ANY = "any act"
@@ -34,30 +33,6 @@ Pair = tuple[str, str]
 def conditional_entropy(pairs: Sequence[Pair]) -> float:
     """Entropy of the second given the first, in nats: Miller-Madow in each group, weighted by the group's size."""
     return _mean_within(pairs, miller_madow_entropy)
-
-
-def jackknife_interval(
-    statistic: Callable[[Sequence[Pair]], float],
-    clusters: Sequence[Sequence[Pair]],
-    confidence: float = 0.95,
-) -> Interval:
-    """A statistic of all observations, with a t-interval from dropping one cluster (dialogue) at a time.
-
-    A percentile bootstrap is no choice here: a resample has fewer distinct acts than the data, so its entropies lie
-    too low. With fewer than two clusters the bounds are NaN.
-    """
-    everything = [pair for cluster in clusters for pair in cluster]
-    whole, n = statistic(everything), len(clusters)
-    if n < 2:
-        return Interval(whole, math.nan, math.nan, n)
-    without, start = [], 0
-    for cluster in clusters:
-        stop = start + len(cluster)
-        without.append(statistic(everything[:start] + everything[stop:]))
-        start = stop
-    error = math.sqrt((n - 1) * float(np.var(without)))
-    half = float(scipy_stats.t.ppf(0.5 + confidence / 2, n - 1)) * error
-    return Interval(whole, whole - half, whole + half, n)
 
 
 def human_acts(pairs: pd.DataFrame | None = None, column: str = "persuadee", fewest: int = 20) -> pd.DataFrame:

@@ -1,27 +1,19 @@
-"""How collapsed a simulator is: epsilon for exact distributions, and its estimates from sampled replies.
-
-For a known distribution, epsilon = 1 - max probability (Def. 3.1). For text only samples are at hand, so "the same
-reply" needs a definition (here: equal strings after normalisation, whole or the first few words), estimates need a
-bias correction, and an interval must treat one history, not one reply, as the independent unit.
-"""
+"""The reply table: one row a reply, and what it says by condition and history."""
 
 from __future__ import annotations
 
 import math
 import os
-import re
-import unicodedata
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from scipy import stats as scipy_stats
 
+from scope_lite.collapse.intervals import clustered_interval
+from scope_lite.collapse.samples import distinct_n, miller_madow_entropy, mode_share, normalise_reply
 from scope_lite.errors import ScopeError
 from scope_lite.verbalized import VerbalizedParseError, read_outputs
 
@@ -30,118 +22,6 @@ if TYPE_CHECKING:
 
 OPENING_WORDS = 3
 """Two replies open alike if their first three words agree: a coarser "same" that 16 replies can resolve."""
-
-
-def epsilon(probs: Float[np.ndarray, "*batch replies"]) -> Float[np.ndarray, "*batch"]:
-    """Per-turn collapse error of exact reply distributions: 1 - max probability along the last axis (Def. 3.1)."""
-    return 1.0 - np.asarray(probs, dtype=float).max(axis=-1)
-
-
-def collapse_error(distributions: Sequence[Float[np.ndarray, "rows replies"]]) -> float:
-    """Mean collapse error a turn on visited histories, one array of exact reply distributions a turn (Def. 3.1)."""
-    return float(np.mean([epsilon(p).mean() for p in distributions]))
-
-
-def normalise_reply(text: str, first_words: int | None = None) -> str:
-    """Reduce a reply to what must agree for two replies to count as the same string.
-
-    Unicode compatibility forms, letter case, punctuation and spacing are removed; digits stay. With ``first_words``,
-    only that many opening words are kept. An empty string means that nothing was said.
-    """
-    plain = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    words = re.findall(r"\w+(?:'\w+)*", plain)
-    return " ".join(words[:first_words])
-
-
-def mode_share(labels: Sequence[Hashable]) -> float:
-    """Share of the most common label: the plug-in estimate of 1 - epsilon. Its floor is 1/n, its bias upward.
-
-    Raises:
-        ScopeError: no labels.
-    """
-    return max(_counts(labels)) / len(labels)
-
-
-def cross_validated_mode_share(labels: Sequence[Hashable]) -> float:
-    """Share of labels that equal the most common one of the *others* (ties shared out): the bias goes the other way.
-
-    Its expectation is the probability of a mode guessed from n - 1 samples, so at most 1 - epsilon, while the plug-in's
-    is at least that: together they enclose the truth.
-
-    Raises:
-        ScopeError: fewer than two labels.
-    """
-    counts = Counter(labels)
-    if counts.total() < 2:
-        raise ScopeError("one reply cannot be compared with the others: draw at least two")
-    hits = 0.0
-    for label, count in counts.items():
-        rest = [c for other, c in counts.items() if other != label]
-        top = max(rest, default=0)
-        if count - 1 >= top:
-            hits += count / (1 + (rest.count(top) if count - 1 == top else 0))
-    return hits / counts.total()
-
-
-def plug_in_entropy(labels: Sequence[Hashable]) -> float:
-    """Entropy of the observed shares, in nats; too low for few samples, and never above log n."""
-    shares = np.array(_counts(labels)) / len(labels)
-    return float(-(shares * np.log(shares)).sum()) + 0.0
-
-
-def miller_madow_entropy(labels: Sequence[Hashable]) -> float:
-    """Plug-in entropy plus (distinct labels - 1) / 2n, in nats: its first-order bias removed (Miller 1955)."""
-    return plug_in_entropy(labels) + (len(_counts(labels)) - 1) / (2 * len(labels))
-
-
-def distinct_n(texts: Sequence[str], n: int = 1) -> float:
-    """Distinct word n-grams over all word n-grams of the normalised texts; NaN if there are none (Li et al. 2016)."""
-    grams = [tuple(words[i : i + n]) for words in map(_words, texts) for i in range(len(words) - n + 1)]
-    return len(set(grams)) / len(grams) if grams else math.nan
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its confidence interval."""
-
-    mean: float
-    low: float
-    high: float
-    clusters: int
-    """independent units behind it"""
-
-
-def clustered_interval(values: Sequence[float], confidence: float = 0.95, method: str = "t", seed: int = 0) -> Interval:
-    """Interval for the mean of one value per history; histories are the independent units.
-
-    Args:
-        values: one summary per history, such as its mode share; NaN (nothing observed there) is left out.
-        confidence: between 0 and 1.
-        method: ``"t"`` (Student's t over histories; the choice for few), or ``"bootstrap"`` (BCa, for some 20 or more).
-        seed: of the bootstrap.
-
-    Raises:
-        ScopeError: unknown method.
-
-    With fewer than two histories the bounds are NaN: one history says nothing about others.
-    """
-    if method not in ("t", "bootstrap"):
-        raise ScopeError(f"unknown interval method {method!r}: choose t or bootstrap")
-    seen = np.array([value for value in values if not math.isnan(value)], dtype=float)
-    mean = float(seen.mean()) if len(seen) else math.nan
-    if len(seen) < 2:
-        return Interval(mean, math.nan, math.nan, len(seen))
-    if np.ptp(seen) == 0:
-        # All histories agree: t gives width 0 and BCa fails; the honest reading is in ``clusters``.
-        return Interval(mean, mean, mean, len(seen))
-    if method == "t":
-        half = float(scipy_stats.t.ppf(0.5 + confidence / 2, len(seen) - 1)) * float(scipy_stats.sem(seen))
-        return Interval(mean, mean - half, mean + half, len(seen))
-    drawn = scipy_stats.bootstrap(
-        (seen,), np.mean, confidence_level=confidence, rng=np.random.default_rng(seed), method="BCa"
-    )
-    low, high = drawn.confidence_interval
-    return Interval(mean, float(low), float(high), len(seen))
 
 
 @dataclass(frozen=True)
@@ -164,16 +44,6 @@ def measure_replies(texts: Sequence[str], first_words: int | None = None) -> Rep
     return ReplyMeasures(
         len(texts), mode_share(labels), miller_madow_entropy(labels), distinct_n(texts, 1), distinct_n(texts, 2)
     )
-
-
-def _counts(labels: Sequence[Hashable]) -> list[int]:
-    if not labels:
-        raise ScopeError("no replies to measure: draw at least one")
-    return list(Counter(labels).values())
-
-
-def _words(text: str) -> list[str]:
-    return normalise_reply(text).split()
 
 
 def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict[str, Any]]:
