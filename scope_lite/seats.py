@@ -59,8 +59,11 @@ class ModelSeat:
         self._unread: list[list[int]] = [[] for _ in systems]  # ids the model has not been fed yet
         self._distributions: list[Float[np.ndarray, "b n"]] = []
 
-    def hear(self, messages: list[str]) -> None:
+    def hear(self, messages: Sequence[str | None]) -> None:
+        """A row whose message is None hears nothing."""
         for row, message in enumerate(messages):
+            if message is None:
+                continue
             transcript = self.transcripts[row]
             if not transcript.ids:
                 self._read(row, self.model.format.opening(self.systems[row], message))
@@ -70,36 +73,45 @@ class ModelSeat:
             closed = transcript.ids[-1] == ids[0] and transcript.generated[-1]
             self._read(row, ids[1:] if closed else ids)
 
-    def speak(self, turn: int, kind: str) -> list[str]:
-        for row, transcript in enumerate(self.transcripts):
-            if not transcript.ids:
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
+        """One message from each of ``rows`` (by default all); the other rows are neither fed nor sampled."""
+        speaking = np.arange(len(self.transcripts)) if rows is None else rows
+        said: dict[int, list[int]] = {row: [] for row in speaking.tolist()}
+        for row in said:
+            if not self.transcripts[row].ids:
                 self._read(row, self.model.format.opening(self.systems[row], None))
-        said: list[list[int]] = [[] for _ in self.transcripts]
-        going = np.ones(len(said), dtype=bool)
+        choice = self.model.choice_index[kind]
         for token in range(self.max_new_tokens):
-            self._session.append(self._unread)
-            self._unread = [[] for _ in said]
-            tokens, logprobs = self._sample(turn, kind, token)
-            choice = self.model.choice_index[kind]
-            for row in np.flatnonzero(going).tolist():
-                self.transcripts[row].write(int(tokens[row]), float(logprobs[row]), choice)
-                self._unread[row].append(int(tokens[row]))
-                if int(tokens[row]) in self.model.stop_ids:
-                    going[row] = False
-                else:
-                    said[row].append(int(tokens[row]))
-            if not going.any():
+            self._feed(speaking)
+            tokens, logprobs = self._sample(turn, kind, token, speaking)
+            ended = np.isin(tokens, list(self.model.stop_ids))
+            for row, sampled, logprob, end in zip(speaking.tolist(), tokens, logprobs, ended, strict=True):
+                self.transcripts[row].write(int(sampled), float(logprob), choice)
+                self._unread[row].append(int(sampled))
+                if not end:
+                    said[row].append(int(sampled))
+            speaking = speaking[~ended]
+            if not len(speaking):
                 break
-        return [self.model.decode(tuple(ids)) for ids in said]
+        return [self.model.decode(tuple(ids)) for ids in said.values()]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         return self._distributions
 
-    def _sample(self, turn: int, kind: str, token: int) -> tuple[Int[np.ndarray, " b"], Float[np.ndarray, " b"]]:
+    def _feed(self, rows: Int[np.ndarray, " r"]) -> None:
+        """Let the model read what these rows have not been fed yet."""
+        mine = set(rows.tolist())
+        self._session.append([ids if row in mine else [] for row, ids in enumerate(self._unread)])
+        self._unread = [[] if row in mine else ids for row, ids in enumerate(self._unread)]
+
+    def _sample(
+        self, turn: int, kind: str, token: int, rows: Int[np.ndarray, " r"]
+    ) -> tuple[Int[np.ndarray, " r"], Float[np.ndarray, " r"]]:
         ids = self.model.choice_ids[kind]
-        probabilities = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness)[:, ids]
-        index, distribution = self.rule(probabilities, self.keys, turn, self.seat, token)
-        if token == 0:
+        whole = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness, rows)
+        probabilities = whole[:, ids] if kind else whole
+        index, distribution = self.rule(probabilities, self.keys[rows], turn, self.seat, token)
+        if token == 0 and kind:  # of free text it says little, and a vocabulary is too large to keep
             self._distributions.append(distribution)
         chance = np.take_along_axis(probabilities, index[:, None], axis=1)[:, 0]
         return ids[index], np.log(np.maximum(chance, 1e-300))

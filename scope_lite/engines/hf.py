@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from peft import LoraConfig, get_peft_model
+from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
@@ -66,6 +67,8 @@ class SeatModel:
         self.tokenizer = tokenizer
         self.format = ChatFormat(tokenizer)
         self.peft: Any = None
+        self.base = model
+        self._merged: PreTrainedModel | None = None
         self._words: dict[tuple[int, ...], str] = {}
         vocabulary = model.config.vocab_size
         stop = tokenizer.eos_token_id
@@ -121,6 +124,23 @@ class SeatModel:
         log_all = self.logits(hidden[batch.row, batch.column - 1], batch.choice).log_softmax(-1)
         return log_all.gather(-1, batch.targets[:, None])[:, 0], log_all
 
+    @torch.no_grad()
+    def speaking_model(self) -> PreTrainedModel:
+        """The model for rollouts: the adapter as it is now, added into the weights (W + s BA).
+
+        One product a layer instead of three makes a nano rollout a third faster. Only the adapted
+        matrices are copied; gradients go through the adapter itself (``token_logprobs``).
+        """
+        if self.peft is None:
+            return self.model
+        if self._merged is None:
+            self._merged = share_weights(self.base)
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, LoraLayer):
+                weight = layer.get_base_layer().weight + layer.get_delta_weight("default")
+                self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+        return self._merged
+
     def session(self, rows: int) -> Session:
         return Session(self, rows)
 
@@ -142,6 +162,7 @@ class Session:
 
     def __init__(self, seat: SeatModel, rows: int):
         self.seat = seat
+        self.model = seat.speaking_model()
         self.cache = DynamicCache(config=seat.model.config)
         self.attention = torch.zeros(rows, 0, dtype=torch.long)
         self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
@@ -162,7 +183,7 @@ class Session:
         position = self.attention.sum(1, keepdim=True) + torch.arange(width)[None]
         self.attention = torch.cat([self.attention, real], dim=1)
         whole = bool(self.attention.all())
-        output = self.seat.model.model(
+        output = self.model.model(
             input_ids=ids,
             attention_mask=None if whole else self.attention,
             position_ids=position,
@@ -170,12 +191,18 @@ class Session:
             use_cache=True,
         ).last_hidden_state
         newest = output[torch.arange(len(pieces)), (lengths - 1).clamp_min(0)]
-        self.hidden = newest if bool((lengths > 0).all()) else torch.where(lengths[:, None] > 0, newest, self.hidden)
+        if not self.hidden.shape[1] or bool((lengths > 0).all()):
+            self.hidden = newest  # a row that has read nothing yet predicts nothing, and nobody asks it
+        else:
+            self.hidden = torch.where(lengths[:, None] > 0, newest, self.hidden)
 
     @torch.no_grad()
-    def next_probabilities(self, choice: int, sharpness: float | None = None) -> Float[np.ndarray, "b v"]:
-        """Distribution of each row's next token, in float64."""
-        sets = torch.full((len(self.hidden),), choice)
-        raw = self.seat.model.lm_head(self.hidden).float()
+    def next_probabilities(
+        self, choice: int, sharpness: float | None = None, rows: Int[np.ndarray, " r"] | None = None
+    ) -> Float[np.ndarray, "r v"]:
+        """Distribution of the next token of each of ``rows`` (by default all), in float64."""
+        hidden = self.hidden if rows is None or len(rows) == len(self.hidden) else self.hidden[torch.from_numpy(rows)]
+        sets = torch.full((len(hidden),), choice)
+        raw = self.model.lm_head(hidden).float()
         scale = self.seat.choice_scale[choice] if sharpness is None else sharpness
         return (raw * scale + self.seat.choice_bias[sets]).double().softmax(-1).numpy()
