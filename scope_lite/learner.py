@@ -29,13 +29,14 @@ class Learner:
         transcripts: list[Transcript],
         advantages: Tensor,
         behaviour: Literal["current", "sampled"] = "current",
+        learn: bool = True,
     ) -> dict[str, float]:
         """``updates_per_step`` clipped steps on one batch; returns metrics by TRL's names.
 
         Old log probabilities are recomputed here, in the precision of training, and how
         far the sampled ones are from them is reported (sampling/logp_difference, nats).
         Only where other weights may have spoken (a pool of snapshots) are the sampled ones
-        the old ones: ``behaviour="sampled"``.
+        the old ones: ``behaviour="sampled"``. With ``learn=False`` all is measured and nothing moves.
         """
         batch = collate(transcripts, pad=self.model.tokenizer.pad_token_id)
         old: Tensor | None = None
@@ -55,7 +56,8 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             result.loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
-            self.optimizer.step()
+            if learn:
+                self.optimizer.step()
         assert old is not None
         return {
             "loss": result.loss.item(),

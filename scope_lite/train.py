@@ -78,7 +78,8 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 played = time.perf_counter()
                 rewards = torch.tensor([r.reward for r in rollouts]).view(config.groups, config.group_size)
                 advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
-                update = learner.update(policy.transcripts, advantages)
+                waits = step <= config.simulator.head_start
+                update = learner.update(policy.transcripts, advantages, learn=not waits)
                 learned = cast.learn(step, rollouts, keys)
                 metrics |= {
                     "reward": rewards.mean().item(),

@@ -220,3 +220,20 @@ def test_a_resumed_population_equals_one_that_never_stopped(tmp_path, method, si
         train(config, tmp_path / "cut", on_step=die)
     resumed = train(config, tmp_path / "cut")
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+
+
+def test_with_a_head_start_only_the_simulator_learns_and_then_both(tmp_path, monkeypatch):
+    learned, update = [], Learner.update
+
+    def watched(learner, *args, **kwargs):
+        before = learner.model.adapter_state()
+        metrics = update(learner, *args, **kwargs)
+        after = learner.model.adapter_state()
+        learned.append(any(not torch.equal(before[name], after[name]) for name in before))
+        return metrics
+
+    monkeypatch.setattr(Learner, "update", watched)
+    settings = {**SMALL, "steps": 3, "group_size": 16}
+    train(method_config("cotraining", **settings, simulator={"sharpness": 1.0, "head_start": 2}), tmp_path)
+    policy, simulator = learned[::2], learned[1::2]
+    assert policy == [False, False, True] and simulator == [True, True, True]

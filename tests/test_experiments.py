@@ -9,6 +9,7 @@ from scope_lite import experiments
 from scope_lite.errors import ScopeError
 from scope_lite.figures import gallery
 from scope_lite.notebook import difference, fall_from_peak, members_of, read_dialogue, result_table, run_summaries
+from scope_lite.paths import RESULTS
 from scope_lite.runs import load_rollouts
 from scope_lite.worlds import get_world
 
@@ -103,6 +104,13 @@ def test_a_table_is_extended_without_the_runs_it_was_made_from(tmp_path, monkeyp
         small._replace(variants=lambda: [("n=4", {"method": "base", "final_dialogues": 6})]),
     )
     assert len(experiments.unfinished(["small"], 1, elsewhere, extend=results)) == 1, "other content is another run"
+
+
+@pytest.mark.parametrize("name", ["methods", "methods_hard", "methods_retail", "cooperation", "phases", "pool_sizes"])
+def test_the_shipped_tables_hold_the_runs_that_this_code_names(name):
+    table = experiments.frozen_table(name)
+    seeds = table["seed"].nunique()
+    assert not experiments.unfinished([name], seeds, extend=RESULTS), "a change of config orphaned a shipped table"
 
 
 def test_an_unknown_experiment_is_told_with_the_nearest():

@@ -35,6 +35,8 @@ START_GAMMA = 4.0
 plain Co-Training had been seen at both (lost at 2, rescued at 4): where nothing rescues, there is nothing to vary."""
 KL_COEFS = (0.0, 0.02, 0.1, 0.5)
 POOL_SIZES = (1, 3, 5, 10)
+HEAD_STARTS = (0, 10, 20, 40)
+"""steps in which only the simulator learns"""
 MANY = 10
 """seeds where methods are compared"""
 FIRST_WORLD = 1000
@@ -109,6 +111,16 @@ def _pool_rules() -> list[Variant]:
     return [_trained(name, pool_size=5, sharpness=START_GAMMA, **rule) for name, rule in rules.items()]
 
 
+def _head_starts() -> list[Variant]:
+    """The race, tested by hand: what if the simulator learns first, and the policy waits?"""
+    kinds = ("Co-Training", "Population")
+    return [
+        _trained(f"{kind}, head start={n}", sharpness=START_GAMMA, head_start=n, **TRAINED_KINDS[kind])
+        for kind in kinds
+        for n in HEAD_STARTS
+    ]
+
+
 def _controls() -> list[Variant]:
     """What is not a method: a collapsed simulator drawn anew for each group, a frozen judge, more compute."""
     every_mode = {"members": ["sim-a", "sim-b", "sim-c", "sim-d", "sim-e"]}
@@ -165,6 +177,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "simulator_rewards": Experiment(_simulator_rewards),
     "pool_sizes": Experiment(_pool_sizes),
     "pool_rules": Experiment(_pool_rules),
+    "head_starts": Experiment(_head_starts),
     "controls": Experiment(_controls, 5),
     "multiverse": Experiment(
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
