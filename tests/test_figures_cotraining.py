@@ -45,6 +45,8 @@ def test_dials_are_read_off_the_variants_that_the_experiments_have():
     dials = read_dials(pd.DataFrame({"variant": variants}))
     assert set(dials["kind"]) == {"Co-Training", "Population"}
     assert set(dials["gamma"]) == {2.0, 4.0} and set(dials["kl"]) == {0.0, 0.02, 0.1, 0.5}
+    starts = read_dials(pd.DataFrame({"variant": [label for label, _ in EXPERIMENTS["head_starts"].variants()]}))
+    assert set(starts["start"]) == set(map(float, HEAD_STARTS)) and starts["gamma"].isna().all()
     phases = read_dials(pd.DataFrame({"variant": [label for label, _ in EXPERIMENTS["phases"].variants()]}))
     assert set(phases["kind"]) == set(KINDS) and phases["kl"].isna().all()
 

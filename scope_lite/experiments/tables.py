@@ -21,7 +21,6 @@ import pandas as pd
 from scope_lite.config import RunConfig
 from scope_lite.errors import ScopeError
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
-from scope_lite.nano import ensure_models
 from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
@@ -42,8 +41,15 @@ def live_table(
 ) -> pd.DataFrame:
     """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds)."""
     runs = runs_of(experiment, seeds, variants, **overrides)
-    ensure_models([config.world for _, config in runs], workers)
+    _ensure_models(runs, workers)
     return _trained(experiment, runs, root, workers)
+
+
+def _ensure_models(runs: Sequence[Run], workers: int | None) -> None:
+    # torch takes seconds to import, and a notebook that reads shipped tables only needs no model
+    from scope_lite.nano import ensure_models
+
+    ensure_models([config.world for _, config in runs], workers)
 
 
 def _trained(experiment: str, runs: Sequence[Run], root: Path, workers: int | None) -> pd.DataFrame:
@@ -118,7 +124,7 @@ def build(
     """
     seeds = seeds or EXPERIMENTS[experiment].seeds
     runs = runs_of(experiment, seeds)
-    ensure_models([config.world for _, config in runs], workers)
+    _ensure_models(runs, workers)
     path = results / f"{experiment}.csv"
     kept, missing = _shipped(path, runs) if extend else (pd.DataFrame(), runs)
     if not missing:

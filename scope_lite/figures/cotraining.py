@@ -53,13 +53,13 @@ REPLY_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#F0E442", "#CC79A7", "#56B4E9
 
 
 def read_dials(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with ``kind``, ``gamma`` and ``kl`` read off the variant ("Co-Training, sharpness=4, kl=0.1")."""
+    """The table with ``kind`` and the dials below read off the variant ("Co-Training, sharpness=4, kl=0.1")."""
     variant = table["variant"]
     dial = {name: variant.str.extract(rf"{word}=([\d.]+)")[0].astype(float) for name, word in _DIALS.items()}
     return table.assign(kind=variant.str.split(",").str[0], **dial)
 
 
-_DIALS = {"gamma": "sharpness", "kl": "kl"}
+_DIALS = {"gamma": "sharpness", "kl": "kl", "start": "head start"}
 
 
 def add_mode(table: pd.DataFrame) -> pd.DataFrame:
