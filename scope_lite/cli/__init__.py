@@ -15,14 +15,16 @@ from scope_lite import __version__
 from scope_lite.cli.base import OneLineErrors, group
 from scope_lite.cli.models import doctor, nano_app
 from scope_lite.cli.notebooks import figures, run
+from scope_lite.cli.plan import plan
 from scope_lite.cli.results import results_app
 from scope_lite.cli.runs import runs_app
+from scope_lite.cli.simulators import simulator_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
-for command in (run, figures, train, doctor):
+for command in (run, figures, train, doctor, plan):
     app.command()(command)
-for name, commands in (("runs", runs_app), ("nano", nano_app), ("results", results_app)):
+for name, commands in (("runs", runs_app), ("nano", nano_app), ("results", results_app), ("simulator", simulator_app)):
     app.add_typer(commands, name=name)
 
 

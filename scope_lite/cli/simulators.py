@@ -1,0 +1,103 @@
+"""``scope-lite simulator``: look at a simulator of users before training against it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scope_lite.cli.base import group, print_table
+from scope_lite.errors import ScopeError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scope_lite.health import Situation
+
+simulator_app = group("Text simulators of users.")
+
+
+@simulator_app.command("report")
+def simulator_report(
+    model: Annotated[str, typer.Argument(help='"smollm2", a folder, MODEL+ADAPTER, or openai:NAME@URL.')] = "smollm2",
+    scenarios: Annotated[
+        str, typer.Option(help="retail or airline (tau2-bench's customers), or p4g (people asked to donate).")
+    ] = "retail",
+    dialogues: Annotated[int, typer.Option(min=1, help="Users to be played.")] = 8,
+    replies: Annotated[int, typer.Option(min=2, help="Replies drawn at every turn.")] = 8,
+    temperature: Annotated[float, typer.Option(help="Of the replies.")] = 1.0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 80,
+    seed: Annotated[int, typer.Option(help="Of the replies.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
+    prices: Annotated[
+        tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="The most to spend on an endpoint.")] = math.inf,
+    out: Annotated[Path | None, typer.Option(help="Folder for health.md, .csv, .png, .pdf and replies.csv.")] = None,
+) -> None:
+    """Health of a simulator: collapse, role, leaks, stops, refusals and cost, each held against a stated threshold."""
+    played = _situations(scenarios, dialogues)
+    from scope_lite import health
+    from scope_lite.engines.api import open_sampler
+    from scope_lite.engines.generate import SamplingConfig, TextSampler
+    from scope_lite.engines.reply_cache import ReplyCache
+    from scope_lite.paths import cache_folder
+
+    config = SamplingConfig(temperature, max_new_tokens, seed)
+    sampler = open_sampler(model, device, ReplyCache(cache_folder() / "replies"), prices or (), budget)
+    local = sampler if isinstance(sampler, TextSampler) else None
+    with typer.progressbar(length=len(played[0].script.lines), label=f"{sampler.name}: turns") as bar:
+        rows = health.play(
+            played,
+            lambda chats: sampler.sample(chats, replies, config),
+            lambda chat: len(local.prompt_ids(chat, 0)) if local else math.nan,
+            lambda turn, turns: bar.update(1),
+        )
+    table = health.report(rows, played)
+    title = f"Health of {sampler.name} as a simulator"
+    note = f"{scenarios}, {dialogues} dialogues, {replies} replies a turn, temperature {temperature:g}, seed {seed}"
+    shown = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
+    print_table(
+        shown[["measure", "value", "interval", "unit", "good_if", "reading", "definition"]], f"{title} ({note})"
+    )
+    if not isinstance(sampler, TextSampler):
+        typer.echo(sampler.spending())
+    if out is not None:
+        _write(out, title, note, table, rows, played)
+
+
+def _situations(scenarios: str, count: int) -> list[Situation]:
+    """The users to be played; a mistake is told before anything heavy is imported."""
+    from scope_lite import health
+    from scope_lite.tasks import tau2
+
+    if scenarios in tau2.DOMAINS:
+        return health.tau2_situations(tau2.spread(tau2.load_scenarios(scenarios), count))
+    if scenarios != "p4g":
+        raise ScopeError(f"unknown scenarios {scenarios!r}: choose one of {', '.join(tau2.DOMAINS)}, p4g")
+    people = health.persuadee_situations()
+    if count > len(people):
+        raise ScopeError(f"asked for {count} dialogues, but p4g has {len(people)} personas: lower --dialogues")
+    return people[:count]
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f"{low:.3g} to {high:.3g}"
+
+
+def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]) -> None:
+    from scope_lite import health
+    from scope_lite.figures.health import health_report
+    from scope_lite.figures.style import save_figure, use_style
+    from scope_lite.runs.files import plain_disk_errors, replace_text
+
+    use_style()
+    with plain_disk_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        replace_text(out / "health.md", health.as_markdown(table, title) + f"\n{note}\n")
+        replace_text(out / "health.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+        replace_text(out / "replies.csv", rows.to_csv(index=False, lineterminator="\n"))
+        save_figure(health_report(table, health.measure(rows, played), title, note), "health", out)
+    typer.echo(f"wrote {out / 'health.md'}, health.csv, health.png, health.pdf and replies.csv")
