@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from scope_lite.experiments.definitions import EXPERIMENTS
+from scope_lite.experiments.definitions import EXPERIMENTS, HEAD_STARTS
 from scope_lite.figures import cotraining as figures
 from scope_lite.figures.cotraining import EXPLOIT, MOVED, add_mode, last_rows, read_dials
 
