@@ -15,14 +15,19 @@ nano_app = group("The nano models.")
 
 @nano_app.command("build")
 def nano_build(
-    world: Annotated[str, typer.Option(help="Name of a nano world.")] = "persuasion",
+    world: Annotated[str, typer.Option(help="Name of a nano world, shipped or your own.")] = "persuasion",
     model: Annotated[list[str] | None, typer.Option(help="Name of a base model; all by default.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the models.")] = paths.NANO_MODELS,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the models; by default the shipped ones', for a world of your own the cache."),
+    ] = None,
 ) -> None:
     """Pre-train the nano base models and the panel of a world (minutes on a CPU)."""
     from scope_lite import nano
+    from scope_lite.worlds import SHIPPED
 
-    nano.build(world, model, out)
+    home = paths.NANO_MODELS if world in SHIPPED else paths.cache_folder() / "nano"
+    nano.build(world, model, out or home)
 
 
 @nano_app.command("check")

@@ -133,18 +133,18 @@ def write_manifest(folder: Path, members: list[PanelMember]) -> None:
     (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def kl_table(world_name: str, folder: Path = NANO_MODELS) -> list[tuple[str, float]]:
-    """(model, mean KL in nats a turn) for every shipped model of a world: the table in data/README.md."""
-    world = get_world(world_name)
+def kl_table(world_name: str) -> list[tuple[str, float]]:
+    """(model, mean KL in nats a turn) for every model of a world: the table in data/README.md."""
+    world, folder = get_world(world_name), model_folder(world_name)
     rows: dict[str, dict[str, float]] = {}
-    for member in read_panel(world_name, folder):
+    for member in read_panel(world_name):
         if member.model:
             rows.setdefault(member.model, member.population)
     rows |= {family: dict(world.spec.prior) for family in FAMILIES}
     table = []
     for name, population in rows.items():
-        if (folder / world_name / name).exists():
-            model, tokenizer = load_base(folder / world_name / name)
+        if (folder / name).exists():
+            model, tokenizer = load_base(folder / name)
             render = Renderer(world, tokenizer)
             table.append((name, user_kl(model, world, world.prior_vector(population), render)))
     return table

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
 
 from scope_lite.config import closest
 from scope_lite.errors import ScopeError
 from scope_lite.worlds.coding import coding
+from scope_lite.worlds.own import VARIABLE, check_spec, load_files
 from scope_lite.worlds.persuasion import persuasion, persuasion_plain, random_persuasion
 from scope_lite.worlds.persuasion_hard import persuasion_hard
 from scope_lite.worlds.retail import airline, retail
@@ -21,6 +23,24 @@ WORLDS: dict[str, Callable[[], WorldSpec]] = {
     "airline": airline,
     "coding": coding,
 }
+SHIPPED = frozenset(WORLDS)
+"""the worlds that come with the package; ``register`` adds others to WORLDS"""
+
+
+def register(make: Callable[[], WorldSpec]) -> Callable[[], WorldSpec]:
+    """Add a world of your own under its spec's name; a decorator for the function that describes it.
+
+    It holds for this process. A file named in ``SCOPE_LITE_WORLDS`` is run wherever the package is imported, so its
+    worlds are there on the command line and in worker processes, too. Registering again replaces.
+
+    Raises:
+        ScopeError: if the world has a shipped one's name, or lacks something (see ``own.check_spec``).
+    """
+    spec = make()
+    check_spec(spec, SHIPPED)
+    WORLDS[spec.name] = make
+    get_world.cache_clear()
+    return make
 
 
 @cache
@@ -36,3 +56,6 @@ def get_world(name: str) -> World:
     if kind == "persuasion" and seed.isdigit():
         return compile_world(random_persuasion(int(seed)))
     raise ScopeError(closest(name, [*WORLDS, "persuasion_<seed>"], "world"))
+
+
+load_files(os.environ.get(VARIABLE, ""))  # last: the files import this module
