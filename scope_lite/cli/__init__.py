@@ -13,6 +13,7 @@ import typer
 
 from scope_lite import __version__
 from scope_lite.cli.base import OneLineErrors, group
+from scope_lite.cli.chat import chat
 from scope_lite.cli.models import doctor, nano_app
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
@@ -22,7 +23,7 @@ from scope_lite.cli.simulators import simulator_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
-for command in (run, figures, train, doctor, plan):
+for command in (run, figures, train, chat, doctor, plan):
     app.command()(command)
 for name, commands in (("runs", runs_app), ("nano", nano_app), ("results", results_app), ("simulator", simulator_app)):
     app.add_typer(commands, name=name)
