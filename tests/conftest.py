@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import signal
 from functools import cache
@@ -28,9 +29,27 @@ def missing_gpu() -> str:
     return "" if torch.cuda.is_available() else "no CUDA device"
 
 
+def missing_backend(item: pytest.Item) -> str:
+    """Why a test marked `backend` does not run here; empty when it does."""
+    marker = item.get_closest_marker("backend")
+    if marker is None:
+        return ""
+    for package in marker.args:
+        try:
+            importlib.metadata.distribution(package)
+        except importlib.metadata.PackageNotFoundError:
+            return f"{package} is not installed"
+    minutes = marker.kwargs.get("minutes")
+    if minutes and "backend" not in item.config.getoption("markexpr"):
+        return f"takes {minutes} minutes: ask for it with -m backend"
+    return ""
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and missing_gpu():
         pytest.skip(missing_gpu())
+    if reason := missing_backend(item):
+        pytest.skip(reason)
 
 
 def skip_reason(report: pytest.TestReport) -> str:
