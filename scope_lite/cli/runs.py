@@ -1,15 +1,20 @@
-"""``scope-lite runs``: list, show, compare, prune."""
+"""``scope-lite runs``: list, show, compare, prune, export."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scope_lite import paths
-from scope_lite.cli.base import Root, group, print_table
+from scope_lite.cli.base import Root, console, group, print_table
+from scope_lite.errors import ScopeError
 
-runs_app = group("Look after the runs: list, show, compare, prune.")
+if TYPE_CHECKING:
+    from scope_lite.worlds import World
+
+runs_app = group("Look after the runs: list, show, compare, prune, export.")
 
 
 @runs_app.command("list")
@@ -39,13 +44,95 @@ def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginni
 
 
 @runs_app.command()
-def compare(a: str, b: str, out: Root = paths.RUNS) -> None:
-    """Two runs: which settings differ, and where they ended."""
+def compare(
+    a: str,
+    b: str,
+    figure: Annotated[Path | None, typer.Option(help="Draw the curves of both here (.png, .pdf, .svg).")] = None,
+    dialogues: Annotated[int, typer.Option(min=0, help="Kept dialogues to show side by side.")] = 0,
+    out: Root = paths.RUNS,
+) -> None:
+    """Two runs: which settings differ, where they ended, and on demand their curves and dialogues side by side."""
     from scope_lite import runs
 
-    result = runs.compare(runs.find(out, a), runs.find(out, b))
+    folders = runs.find(out, a), runs.find(out, b)
+    result = runs.compare(*folders)
     print_table(result.config, "settings that differ")
     print_table(result.metrics, "last values (difference: b minus a)")
+    if dialogues:
+        for pair in runs.paired_dialogues(*folders, dialogues):
+            _print_pair(folders, pair)
+    if figure:
+        _draw_curves(folders, figure)
+
+
+def _print_pair(folders: tuple[Path, Path], pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Two dialogues with one simulator, turn by turn in two columns."""
+    from itertools import zip_longest
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from scope_lite import runs
+
+    shown = Table(title=Text(f"with {pair[0]['simulator']}"), title_justify="left", show_lines=True)
+    for folder, dialogue in zip(folders, pair, strict=True):
+        head = f"{folder.name}, step {dialogue['step']}: reward {dialogue['reward']:.2f}"
+        shown.add_column(Text(head), ratio=1, overflow="fold")
+    # what was said is shown as it is, never read as markup
+    columns = [
+        [Text(f"{speaker}: {words}" + (f" [{act}]" if words != act else "")) for speaker, act, words in lines]
+        for lines in (runs.in_words(_world_of(f), d) for f, d in zip(folders, pair, strict=True))
+    ]
+    for row in zip_longest(*columns, fillvalue=Text()):
+        shown.add_row(*row)
+    console().print(shown)
+
+
+def _world_of(folder: Path) -> World | None:
+    """The world that a run was played in; None if it is not known here: its acts are shown as they are."""
+    from scope_lite.runs.tables import read_config
+    from scope_lite.worlds import get_world
+
+    try:
+        return get_world(str(read_config(folder).get("world")))
+    except ScopeError:
+        return None
+
+
+def _draw_curves(folders: tuple[Path, Path], path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    from scope_lite import runs
+    from scope_lite.figures.compare import two_runs
+    from scope_lite.figures.style import use_style
+    from scope_lite.runs.files import plain_disk_errors
+
+    use_style()
+    fig = two_runs(runs.load_metrics(folders))
+    try:
+        with plain_disk_errors(path):
+            fig.savefig(path, dpi=300)
+    except (ValueError, FileNotFoundError) as error:
+        raise ScopeError(f"cannot draw {path}: {str(error).splitlines()[0]}") from None
+    finally:
+        plt.close(fig)
+    typer.echo(f"wrote {path}")
+
+
+@runs_app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="Name of a run, or its beginning.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write into.")],
+    to: Annotated[str, typer.Option(help="The viewer: tensorboard.")] = "tensorboard",
+    out: Root = paths.RUNS,
+) -> None:
+    """Write a run's numbers for another viewer, if its library is installed."""
+    from scope_lite import runs
+
+    if to != "tensorboard":
+        raise ScopeError(f"cannot export to {to!r}; there is tensorboard")
+    target = runs.to_tensorboard(runs.find(out, run), folder)
+    typer.echo(f"wrote {target}; look at it with: tensorboard --logdir {folder}")
 
 
 @runs_app.command()

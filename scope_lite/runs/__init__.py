@@ -1,13 +1,16 @@
 """Run folders: one folder per training run, which can be read while it grows and resumed after a crash.
 
 ``folder`` writes one run under a lock, ``checkpoints`` keeps its weights, ``tables`` reads many runs into tidy
-tables, ``files`` holds the few ways in which we touch the disk. Nothing here imports torch until weights are
-saved or loaded, so listing runs and drawing figures stay quick.
+tables, ``dialogues`` gives what they kept in words, ``export`` hands their numbers to other viewers, ``files`` holds
+the few ways in which we touch the disk. Nothing here imports torch until weights are saved or loaded, so listing runs
+and drawing figures stay quick.
 """
 
 from __future__ import annotations
 
 from scope_lite.runs.checkpoints import Checkpoint
+from scope_lite.runs.dialogues import in_words, kept_dialogues, paired_dialogues
+from scope_lite.runs.export import to_tensorboard
 from scope_lite.runs.folder import RunFolder, folder_path, is_finished, read_status
 from scope_lite.runs.tables import (
     Comparison,
@@ -29,11 +32,15 @@ __all__ = [
     "compare",
     "find",
     "folder_path",
+    "in_words",
     "is_finished",
+    "kept_dialogues",
     "list_runs",
     "load_metrics",
     "load_rollouts",
     "load_timing",
+    "paired_dialogues",
     "prune",
     "read_status",
+    "to_tensorboard",
 ]

@@ -1,0 +1,66 @@
+"""The dialogues that runs kept, in words, and those of two runs that belong together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from scope_lite.errors import ScopeError
+from scope_lite.runs.files import read_lines
+from scope_lite.worlds import World
+
+
+def kept_dialogues(folder: Path) -> list[dict[str, Any]]:
+    """What a run kept of its evaluations, in order: ``step simulator member acts replies outcome reward`` and more.
+
+    Returns:
+        Nothing for a run that kept none.
+
+    Raises:
+        ScopeError: if a line of the file is damaged, or is no dialogue.
+    """
+    path = Path(folder) / "rollouts.jsonl"
+    records = read_lines(path) if path.is_file() else []
+    for number, record in enumerate(records, start=1):
+        missing = {"step", "simulator", "acts", "replies", "outcome", "reward"} - record.keys()
+        if missing:
+            raise ScopeError(f"{path}, line {number}: a dialogue without {', '.join(sorted(missing))}")
+    return records
+
+
+def in_words(world: World | None, dialogue: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """A dialogue line by line: (speaker, act, sentence), the outcome last.
+
+    Args:
+        world: whose sentences to use; None leaves each act as it is.
+    """
+    say = world.say if world else str
+    lines = []
+    for act, reply in zip(dialogue["acts"], dialogue["replies"], strict=True):
+        lines += [("policy", act, say(act)), ("simulator", reply, say(reply))]
+    return [*lines, ("outcome", dialogue["outcome"], say(dialogue["outcome"]))]
+
+
+def paired_dialogues(a: Path, b: Path, count: int) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Up to ``count`` pairs of dialogues that two runs kept of their last evaluation, with the same simulator.
+
+    Draws are keyed by (seed, step, group, member), so two runs of one seed and length met the same draws in a pair.
+    The simulators take turns, so that a small ``count`` shows as many of them as it can.
+
+    Raises:
+        ScopeError: if one of the runs kept none, or they share no simulator.
+    """
+    last: list[dict[tuple[str, int], dict[str, Any]]] = []
+    for folder in (a, b):
+        kept = kept_dialogues(folder)
+        if not kept:
+            raise ScopeError(f"{folder} has kept no dialogues: its run stopped before its first evaluation")
+        end = max(dialogue["step"] for dialogue in kept)
+        ended = [dialogue for dialogue in kept if dialogue["step"] == end]
+        last.append({(dialogue["simulator"], dialogue.get("member", 0)): dialogue for dialogue in ended})
+    common = [key for key in last[0] if key in last[1]]
+    if not common:
+        raise ScopeError(f"{Path(a).name} and {Path(b).name} were evaluated on no common simulator")
+    simulators = list(dict.fromkeys(simulator for simulator, _ in common))
+    common.sort(key=lambda key: (key[1], simulators.index(key[0])))
+    return [(last[0][key], last[1][key]) for key in common[:count]]
