@@ -20,12 +20,19 @@ from scope_lite.cli.plan import plan
 from scope_lite.cli.results import results_app
 from scope_lite.cli.runs import runs_app
 from scope_lite.cli.simulators import simulator_app
+from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
 for command in (run, figures, train, chat, doctor, plan):
     app.command()(command)
-for name, commands in (("runs", runs_app), ("nano", nano_app), ("results", results_app), ("simulator", simulator_app)):
+for name, commands in (
+    ("runs", runs_app),
+    ("nano", nano_app),
+    ("results", results_app),
+    ("simulator", simulator_app),
+    ("small", small_app),
+):
     app.add_typer(commands, name=name)
 
 

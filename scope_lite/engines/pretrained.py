@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.errors import ScopeError
 from scope_lite.paths import cache_folder
 
@@ -75,7 +76,7 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel
     """Load a local model for generation.
 
     Args:
-        model: as in :func:`find_model`.
+        model: as in :func:`find_model`, an adapter's folder, or ``"MODEL+ADAPTER"`` (:mod:`adapters`).
         device: ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
 
     Raises:
@@ -86,7 +87,8 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel
 
     place = pick_device(device)
     dtype = pick_dtype(place)
-    folder = find_model(model)
+    base, adapter = split_adapter(model)
+    folder = find_model(base)
     with _quiet_transformers():
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -97,8 +99,12 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel
             raise ScopeError(f"could not load the model in {folder}: {_first_line(error)}") from error
     if not getattr(tokenizer, "chat_template", None):
         raise ScopeError(f"the tokenizer in {folder} has no chat template; take an instruction-tuned model")
-    name = "SmolLM2-135M-Instruct" if str(model) == SMOLLM2 else folder.resolve().name
-    fingerprint = hashlib.sha256(f"{folder_fingerprint(folder)} {dtype} {place.type}".encode()).hexdigest()
+    name = "SmolLM2-135M-Instruct" if str(base) == SMOLLM2 else folder.resolve().name
+    made_of = f"{folder_fingerprint(folder)} {dtype} {place.type}"
+    if adapter is not None:
+        weights = with_adapter(weights, adapter)
+        name, made_of = f"{name} + {adapter.resolve().name}", f"{made_of} {adapter_fingerprint(adapter)}"
+    fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
     return LoadedModel(weights.to(place).eval(), tokenizer, name, fingerprint)
 
 

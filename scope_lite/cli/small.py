@@ -1,0 +1,63 @@
+"""``scope-lite small``: adapters on SmolLM2 that speak like people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scope_lite import paths
+from scope_lite.cli.base import Fresh, group
+from scope_lite.errors import ScopeError
+
+small_app = group("Small text models: adapters fine-tuned on real dialogues.")
+
+
+@small_app.command("finetune")
+def small_finetune(
+    role: Annotated[str, typer.Option(help="persuadee (the user) or persuader (the base policy).")],
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps; raise it later to go on.")] = 400,
+    raw: Annotated[Path | None, typer.Option(help="Folder of P4G's raw files; downloaded by default.")] = None,
+    model: Annotated[str, typer.Option(help='What is adapted: "smollm2" or a folder.')] = "smollm2",
+    learning_rate: Annotated[float, typer.Option(help="AdamW's, constant after the warm-up.")] = 5e-4,
+    seed: Annotated[int, typer.Option(help="Of the adapter's start and the dialogues' order.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    work: Annotated[Path | None, typer.Option(help="Folder of checkpoints; runs/small/ROLE by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the adapter; data/models/small/ROLE by default.")] = None,
+    fresh: Fresh = False,
+) -> None:
+    """Fine-tune an adapter on Persuasion for Good; the same command goes on after a stop (hours on a CPU)."""
+    from scope_lite.tasks.p4g import ROLES, load_dialogues
+
+    if role not in ROLES:
+        raise ScopeError(f"unknown role {role!r}: choose {' or '.join(ROLES)}")
+    dialogues = load_dialogues(raw)
+    from tqdm import tqdm
+
+    from scope_lite.small import FinetuneConfig, Progress, finetune
+
+    config = FinetuneConfig(role, model, steps, learning_rate=learning_rate, seed=seed)
+    with tqdm(total=steps, desc=f"{role}: loading", unit="step", dynamic_ncols=True) as bar:
+
+        def show(progress: Progress) -> None:
+            if bar.n == 0 and progress.step > 1:  # the time left counts from here, not from before the stop
+                bar.initial = bar.n = progress.step - 1
+            bar.set_description(role, refresh=False)
+            bar.set_postfix(loss=f"{progress.losses[-1]:.3f}", valid_perplexity=f"{progress.valid[-1][1]:.2f}")
+            bar.update(progress.step - bar.n)
+
+        manifest = finetune(
+            config,
+            dialogues,
+            work or paths.RUNS / "small" / role,
+            out or paths.DATA / "models" / "small" / role,
+            device,
+            fresh,
+            show,
+        )
+    ppl = manifest["perplexity"]
+    typer.echo(
+        f"{role}: best at step {manifest['best_step']} of {manifest['steps_done']}; perplexity on test dialogues "
+        f"{ppl['test_base']:.2f} before, {ppl['test_adapter']:.2f} after"
+    )
