@@ -37,6 +37,8 @@ KL_COEFS = (0.0, 0.02, 0.1, 0.5)
 POOL_SIZES = (1, 3, 5, 10)
 HEAD_STARTS = (0, 10, 20, 40)
 """steps in which only the simulator learns"""
+SIMULATOR_RATES = (1e-3, 3e-3, 1e-2)
+"""learning rates of the simulator; the policy's stays 1e-3"""
 MANY = 10
 """seeds where methods are compared"""
 FIRST_WORLD = 1000
@@ -113,11 +115,19 @@ def _pool_rules() -> list[Variant]:
 
 def _head_starts() -> list[Variant]:
     """The race, tested by hand: what if the simulator learns first, and the policy waits?"""
-    kinds = ("Co-Training", "Population")
     return [
         _trained(f"{kind}, head start={n}", sharpness=START_GAMMA, head_start=n, **TRAINED_KINDS[kind])
-        for kind in kinds
+        for kind in ("Co-Training", "Population")
         for n in HEAD_STARTS
+    ]
+
+
+def _simulator_rates() -> list[Variant]:
+    """The race, by its speed: what if the simulator answers faster? Made after the head starts had saved nobody."""
+    return [
+        _trained(f"{kind}, rate={rate:g}", sharpness=START_GAMMA, learning_rate=rate, **TRAINED_KINDS[kind])
+        for kind in ("Co-Training", "Population")
+        for rate in SIMULATOR_RATES
     ]
 
 
@@ -178,6 +188,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pool_sizes": Experiment(_pool_sizes),
     "pool_rules": Experiment(_pool_rules),
     "head_starts": Experiment(_head_starts),
+    "simulator_rates": Experiment(_simulator_rates),
     "controls": Experiment(_controls, 5),
     "multiverse": Experiment(
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
