@@ -31,13 +31,14 @@ class Panel:
         parts: list[tuple[np.ndarray, Seat]] = []
         for i, member in enumerate(self.members):
             rows = np.arange(i * dialogues, (i + 1) * dialogues)
-            parts.append((rows, self._seat(member, keys[rows])))
+            parts.append((rows, self.seat(member, keys[rows])))
         names = [m.name for m in self.members for _ in range(dialogues)]
         tasks = draw_tasks(self.world, keys)
         seat = ModelSeat(policy, keys, "policy", [self.world.tasks[t] for t in tasks])
         return run_dialogues(self.world, seat, RoutedSeat(parts), keys, names)
 
-    def _seat(self, member: PanelMember, keys: RowKeys) -> Seat:
+    def seat(self, member: PanelMember, keys: RowKeys) -> Seat:
+        """A member's seat for these rows."""
         if member.model is None:
             return ScriptedSeat(self.world, self._own_users(member, keys), keys)
         model = self.models[member.name]

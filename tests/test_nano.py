@@ -103,7 +103,7 @@ def test_a_random_worlds_model_is_adapted_from_the_base_and_its_panel_is_exact(t
 def test_an_exact_panel_member_speaks_the_sharpened_distribution():
     member = PanelMember("sim-b", None, 8.0, "collapsed", {"facts": 0.6, "heart": 0.4})
     keys = RowKeys.grid(0, 0, 1, 2000)
-    seat = Panel(Library(WORLD), ())._seat(member, keys)
+    seat = Panel(Library(WORLD), ()).seat(member, keys)
     seat.hear(["ask"] * len(keys))
     said = seat.speak(0, "reply")
     exact = BeliefUsers(WORLD, WORLD.prior_vector(member.population), 1, 8.0)
