@@ -12,9 +12,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import model_folder
+from scope_lite.paths import folder_fingerprint, model_folder, text_panel
 
 SCHEMA = 1
+TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline")
+"""worlds whose dialogues are real text between language models; every other name is a nano world"""
 
 
 class Settings(BaseModel):
@@ -82,6 +84,35 @@ READS: dict[str, set[str]] = {
     "self": {"reward", "pool_size", "cadence", "pool_sampling"},
 }
 
+
+class TextConfig(Settings):
+    """What only dialogues in text need; a nano world reads nothing of it, and its runs' names hold nothing of it."""
+
+    turns: int = Field(default=4, ge=1)
+    """messages of the policy in a dialogue, at most; paper: 10 for P4G"""
+    max_new_tokens: int = Field(default=48, ge=1)
+    """a message of the policy is cut here"""
+    reply_tokens: int = Field(default=40, ge=1)
+    """a simulator's reply is cut here; a verbalized list may have as many for each of its candidates"""
+    context: int = Field(default=2048, ge=64)
+    """tokens that the policy's transcript may hold; a dialogue that outgrows it ends, with outcome "context" """
+    micro_batch: int = Field(default=4, ge=1)
+    """dialogues whose gradient is computed at once: memory, not meaning (the gradients add up to the batch's)"""
+    closing_question: bool = True
+    """p4g: ask the persuadee at the end how much it is, as the payment form of the study does"""
+    simulator_model: str | None = None
+    """model behind the simulators: "smollm2", a folder, "smollm2+FOLDER" with an adapter, or "openai:NAME@URL"; null:
+    the policy's own base"""
+    grammar: bool | None = None
+    """hold a verbalized list to its format by a grammar; null: where the simulator's model is local"""
+    retries: int = Field(default=3, ge=0)
+    """times that a verbalized list which cannot be read is asked for again; then the dialogue does not count"""
+    prices: tuple[float, ...] = ()
+    """of an endpoint, dollars for a million tokens read and written"""
+    budget: float | None = Field(default=None, gt=0)
+    """the most to spend on an endpoint, dollars"""
+
+
 # Keys younger than shipped tables: at its default such a key is left out of a run's name, so that older runs keep it.
 ADDED_LATER = ("head_start",)
 
@@ -122,14 +153,25 @@ class RunConfig(Settings):
     """dialogues a panel member, after the last step"""
     checkpoint_every: int = Field(default=50, ge=1)
     simulator: SimulatorConfig = SimulatorConfig()
+    text: TextConfig = TextConfig()
+
+    @property
+    def is_text(self) -> bool:
+        return self.world in TEXT_WORLDS
 
     def run_name(self) -> str:
         return f"{self.world}-{self.method}-seed{self.seed}"
 
     def fingerprint(self) -> str:
         """Hash of this config and of the models that it names: the same content is the same run."""
-        models = _shipped_models(self.world, self.model)
         settings = self.model_dump(mode="json")
+        if self.is_text:
+            panel = text_panel(self.world)
+            models = [panel.read_text(), _content(self.model), _content(self.text.simulator_model)]
+            settings["text"] = {k: v for k, v in settings["text"].items() if k not in ("prices", "budget")}
+        else:
+            models = _shipped_models(self.world, self.model)
+            del settings["text"]
         read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
         settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
         for key in ADDED_LATER:
@@ -151,6 +193,13 @@ def _shipped_models(world: str, model: str) -> list[Any]:
         raise ScopeError(f"{path} is damaged; run 'scope-lite nano build --world {world}'") from None
 
 
+def _content(model: str | None) -> list[str]:
+    """What tells one text model from another: the content of each folder that it names, else the name."""
+    parts = [model] if model and Path(model).expanduser().is_dir() else (model or "").split("+")
+    folders = [Path(part).expanduser() for part in parts]
+    return [folder_fingerprint(f) if p and f.is_dir() else p for p, f in zip(parts, folders, strict=True)]
+
+
 METHODS: dict[str, dict[str, Any]] = {
     "base": {"steps": 0},
     "single": {"simulator": {"kind": "frozen"}},
@@ -164,6 +213,18 @@ METHODS: dict[str, dict[str, Any]] = {
     "unsharpened": {"simulator": {"kind": "frozen", "sharpness": 1.0}},
 }
 """What each method's name stands for; 'unsharpened' trains on P itself and is a control, not a method."""
+
+TEXT_DEFAULTS: dict[str, Any] = {
+    "model": "smollm2",
+    "steps": 20,
+    "groups": 4,
+    "learning_rate": 1e-4,
+    "eval_every": 5,
+    "eval_dialogues": 4,
+    "final_dialogues": 16,
+    "checkpoint_every": 1,
+}
+"""Where a text world's defaults differ: a step there takes minutes on a CPU, and a real model a smaller step."""
 
 
 def closest(word: str, known: list[str], what: str) -> str:
@@ -182,9 +243,15 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
     """
     if method not in METHODS:
         raise ScopeError(closest(method, list(METHODS), "method"))
-    preset = METHODS[method]
-    simulator = {**preset.get("simulator", {}), **overrides.pop("simulator", {})}
-    return parse_config({"method": method, **preset, **overrides, "simulator": simulator})
+    return parse_config(_with_presets({**overrides, "method": method}))
+
+
+def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
+    """A short config, completed by what its method's name and its world stand for."""
+    preset = METHODS[content["method"]]
+    simulator = {**preset.get("simulator", {}), **(content.get("simulator") or {})}
+    defaults = TEXT_DEFAULTS if content.get("world") in TEXT_WORLDS else {}
+    return {**defaults, **preset, **content, "simulator": simulator}
 
 
 def parse_config(content: Any, where: str = "config") -> RunConfig:
@@ -205,7 +272,8 @@ def parse_config(content: Any, where: str = "config") -> RunConfig:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            fields = SimulatorConfig.model_fields if key.startswith("simulator.") else RunConfig.model_fields
+            parts: dict[str, type[Settings]] = {"simulator": SimulatorConfig, "text": TextConfig}
+            fields = parts.get(key.rpartition(".")[0], RunConfig).model_fields
             raise ScopeError(f"{where}: {closest(key.split('.')[-1], list(fields), 'key')}") from None
         raise ScopeError(f"{where}: {key}: {first['msg']} (got {first['input']!r})") from None
 
@@ -228,7 +296,5 @@ def load_config(path: Path) -> RunConfig:
     if isinstance(content, dict) and set(content) <= {"method"} | set(RunConfig.model_fields):
         method = content.get("method")
         if isinstance(method, str) and method in METHODS:
-            # a short file names a method and what differs from it
-            simulator = {**METHODS[method].get("simulator", {}), **(content.get("simulator") or {})}
-            content = {**METHODS[method], **content, "simulator": simulator}
+            content = _with_presets(content)  # a short file names a method and what differs from it
     return parse_config(content, str(path))

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int
 
 from scope_lite.errors import ScopeError
-from scope_lite.records import Rollout, Transcript
+from scope_lite.records import FAILED, Rollout, Transcript
 from scope_lite.rng import RowKeys
 
 SeatName = Literal["policy", "simulator"]
@@ -30,18 +30,24 @@ class Episode(Protocol):
     """One dialogue with its rules: who speaks next, what they hear, when it is over, what it earned."""
 
     task: str
-    systems: Mapping[str, str]
-    """system prompt of each seat"""
     next_seat: SeatName | None
     """who speaks next; None when it is over"""
-    hears: str | None
-    """what that seat hears before it speaks; None: nothing, it opens"""
     outcome: str
     """how it ended, in one word"""
     turns: int
     """messages of the policy"""
     acts: list[str]
     replies: list[str]
+
+    @property
+    def systems(self) -> Mapping[str, str]:
+        """System prompt of each seat."""
+        ...
+
+    @property
+    def hears(self) -> str | None:
+        """What ``next_seat`` hears before it speaks; None: nothing, it opens."""
+        ...
 
     def take(self, message: str) -> None:
         """The message of ``next_seat``. A fault in here raises; it must never look like a failed task."""
@@ -60,7 +66,9 @@ class EpisodeSeat(Protocol):
 
     def hear(self, messages: Sequence[str | None]) -> None: ...
 
-    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]: ...
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> Sequence[str | None]:
+        """One message from each of ``rows``; None where it could give none, which ends that episode uncounted."""
+        ...
 
     @property
     def transcripts(self) -> Sequence[Transcript | None]: ...
@@ -160,4 +168,7 @@ def _speak(
     living = [i for i in rows if episodes[i].next_seat]
     if living:
         for i, message in zip(living, seat.speak(round_, TEXT, np.array(living)), strict=True):
-            episodes[i].take(message)
+            if message is None:
+                episodes[i].stop(FAILED)
+            else:
+                episodes[i].take(message)

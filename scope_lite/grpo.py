@@ -21,13 +21,21 @@ def group_advantages(
     """Centre each group's rewards and divide by their population standard deviation (Eq. 2).
 
     A group whose rewards are all equal gets zero advantage (the boundary case that the
-    paper leaves open). ``scale=False`` centres only (Dr. GRPO; pitfall P13).
+    paper leaves open). ``scale=False`` centres only (Dr. GRPO; pitfall P13). NaN is a
+    rollout that does not count: its advantage is zero, and the others are centred without it.
 
     Raises:
         ValueError: if a group has fewer than two rollouts.
     """
     if rewards.shape[1] < 2:
         raise ValueError(f"a group needs at least two rollouts, got {rewards.shape[1]}")
+    missing = rewards.isnan()
+    if missing.any():
+        advantages = torch.zeros_like(rewards)
+        for group, here, row in zip(rewards, ~missing, advantages, strict=True):
+            if here.sum() > 1:
+                row[here] = group_advantages(group[here][None], scale, eps)[0]
+        return advantages
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)  # exact: rounding must not make a signal
     centred = torch.where(equal, torch.zeros_like(centred), centred)
@@ -42,6 +50,24 @@ def group_fractions(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
         "frac_reward_zero_std": equal.float().mean().item(),
         "frac_all_success": (equal & (first >= 1)).float().mean().item(),
         "frac_all_failure": (equal & (first <= 0)).float().mean().item(),
+    }
+
+
+def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float | None]:
+    """Mean reward, mean standard deviation of a group, and the shares of :func:`group_fractions`, by TRL's names.
+
+    NaN is a rollout that does not count; where none counts, nothing was measured (None).
+    """
+    missing = rewards.isnan()
+    if missing.any():
+        parts = [reward_metrics(group[here][None]) for group, here in zip(rewards, ~missing, strict=True) if here.any()]
+        names = reward_metrics(torch.zeros(1, 2))
+        means = {n: sum(part[n] or 0.0 for part in parts) / len(parts) if parts else None for n in names}
+        return {**means, "reward": rewards.nanmean().item() if parts else None}
+    return {
+        "reward": rewards.mean().item(),
+        "reward_std": rewards.std(dim=1, correction=0).mean().item(),
+        **group_fractions(rewards),
     }
 
 

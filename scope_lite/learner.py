@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -9,8 +10,39 @@ from torch import Tensor
 
 from scope_lite.config import RunConfig
 from scope_lite.engines.hf import SeatModel, entropy
-from scope_lite.grpo import clipped_loss
-from scope_lite.records import Transcript, collate
+from scope_lite.grpo import Loss, clipped_loss
+from scope_lite.records import TokenBatch, Transcript, collate
+
+METRICS = ("loss", "entropy", "kl", "clip_ratio", "grad_norm", "ratio_mean", "sampling/logp_difference")
+
+
+@dataclass
+class Part:
+    """Some dialogues of a batch, and what is known of their tokens before anything moves."""
+
+    batch: TokenBatch
+    advantages: Tensor
+    reference: Tensor | None
+    old: Tensor = field(default_factory=lambda: torch.empty(0))
+    entropy: float = 0.0
+    logp_difference: float = 0.0
+
+    def first(self, logprobs: Tensor, entropies: Tensor, sampled: bool) -> None:
+        """Keep what the first pass finds: under the weights that are being improved on."""
+        if len(logprobs):
+            self.entropy = entropies.mean().item()
+            self.logp_difference = (logprobs - self.batch.sampled_logprobs).abs().mean().item()
+        self.old = self.batch.sampled_logprobs if sampled else logprobs
+
+    def measured(self, result: Loss) -> dict[str, float]:
+        return {
+            "loss": result.loss.item(),
+            "entropy": self.entropy,
+            "kl": result.kl,
+            "clip_ratio": result.clip_ratio,
+            "ratio_mean": result.ratio_mean,
+            "sampling/logp_difference": self.logp_difference,
+        }
 
 
 class Learner:
@@ -38,36 +70,42 @@ class Learner:
         Only where other weights may have spoken (a pool of snapshots) are the sampled ones
         the old ones: ``behaviour="sampled"``. With ``learn=False`` all is measured and nothing moves.
         """
-        batch = collate(transcripts, pad=self.model.tokenizer.pad_token_id)
-        old: Tensor | None = None
-        reference: Tensor | None = None
-        if self.config.kl_coef:
-            with torch.no_grad():
-                reference, _ = self.reference.token_logprobs(batch)
-        for _ in range(self.config.updates_per_step):
-            logprobs, log_all = self.model.token_logprobs(batch)
-            if old is None:
-                recomputed = logprobs.detach()
-                old = batch.sampled_logprobs if behaviour == "sampled" else recomputed
-                mean_entropy = entropy(log_all.detach()).mean().item()
-            result = clipped_loss(
-                logprobs, old, advantages, batch.row, self.config.clip_range, self.config.kl_coef, reference
-            )
+        parts = self._parts(transcripts, advantages)
+        tokens = sum(len(part.batch.row) for part in parts) or 1
+        for update in range(self.config.updates_per_step):
             self.optimizer.zero_grad(set_to_none=True)
-            result.loss.backward()
+            metrics = dict.fromkeys(METRICS, -0.0)  # to which x adds up to x, also where x is -0.0
+            for part in parts:
+                logprobs, log_all = self.model.token_logprobs(part.batch)
+                if update == 0:
+                    part.first(logprobs.detach(), entropy(log_all.detach()), behaviour == "sampled")
+                del log_all
+                result = clipped_loss(
+                    logprobs, part.old, part.advantages, part.batch.row,
+                    self.config.clip_range, self.config.kl_coef, part.reference,
+                )  # fmt: skip
+                share = len(logprobs) / tokens  # the loss is a mean over the batch's tokens, however it is split
+                (result.loss * share).backward()
+                for name, value in part.measured(result).items():
+                    metrics[name] += share * value
             norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
             if learn:
                 self.optimizer.step()
-        assert old is not None
-        return {
-            "loss": result.loss.item(),
-            "entropy": mean_entropy,
-            "kl": result.kl,
-            "clip_ratio": result.clip_ratio,
-            "grad_norm": norm.item(),
-            "ratio_mean": result.ratio_mean,
-            "sampling/logp_difference": (recomputed - batch.sampled_logprobs).abs().mean().item(),
-        }
+            metrics["grad_norm"] = norm.item()
+        return metrics
+
+    def _parts(self, transcripts: list[Transcript], advantages: Tensor) -> list[Part]:
+        """The batch, cut into as many dialogues as are computed at once."""
+        size = self.config.text.micro_batch if self.config.is_text else len(transcripts)
+        parts = []
+        for start in range(0, len(transcripts), size):
+            batch = collate(transcripts[start : start + size], pad=self.model.tokenizer.pad_token_id)
+            reference = None
+            if self.config.kl_coef:
+                with torch.no_grad():
+                    reference, _ = self.reference.token_logprobs(batch)
+            parts.append(Part(batch, advantages[start : start + size], reference))
+        return parts
 
     def state(self) -> dict[str, Tensor]:
         """Adapter and optimizer, as tensors by name (safetensors keeps nothing else)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 
 from scope_lite.engines.hf import SeatModel
@@ -54,15 +56,27 @@ class Panel:
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
         """Mean reward by member, and over the seen and the unseen simulators (scripted users apart)."""
-        by_name: dict[str, list[float]] = {m.name: [] for m in self.members}
-        for r in rollouts:
+        people = {m.name for m in self.members if m.kind == "scripted"}
+        return member_rewards(rollouts, [m.name for m in self.members], self.seen, people)
+
+
+def member_rewards(
+    rollouts: Sequence[Rollout], names: Sequence[str], seen: Collection[str], people: Collection[str] = ()
+) -> dict[str, float]:
+    """``panel/<name>/reward`` of each member, and its means over the seen and the unseen simulators.
+
+    ``people`` are members that are no simulators. Dialogues that do not count are left out, and so is a member or a
+    mean that has none.
+    """
+    by_name: dict[str, list[float]] = {name: [] for name in names}
+    for r in rollouts:
+        if r.counts:
             by_name[r.simulator].append(r.reward)
-        mean = {name: float(np.mean(rewards)) for name, rewards in by_name.items()}
-        simulators = [m.name for m in self.members if m.kind != "scripted"]
-        groups = {"seen": [n for n in simulators if n in self.seen]}
-        groups["unseen"] = [n for n in simulators if n not in self.seen]
-        metrics = {f"panel/{name}/reward": value for name, value in mean.items()}
-        for group, names in groups.items():
-            if names:
-                metrics[f"panel/{group}/reward"] = float(np.mean([mean[n] for n in names]))
-        return metrics
+    mean = {name: float(np.mean(rewards)) for name, rewards in by_name.items() if rewards}
+    simulators = [name for name in mean if name not in people]
+    groups = {"seen": [n for n in simulators if n in seen], "unseen": [n for n in simulators if n not in seen]}
+    metrics = {f"panel/{name}/reward": value for name, value in mean.items()}
+    for group, members in groups.items():
+        if members:
+            metrics[f"panel/{group}/reward"] = float(np.mean([mean[n] for n in members]))
+    return metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from platformdirs import user_cache_path
 
 HOME = Path(os.environ.get("SCOPE_LITE_HOME", Path(__file__).resolve().parent.parent))
 DATA = HOME / "data"
+CONVERSION_NOTE = "converted.json"  # what a converted model was made from: no part of the model
 NANO_MODELS = DATA / "models" / "nano"
 RESULTS = DATA / "results"
 FIGURES = HOME / "figures"
@@ -25,3 +27,30 @@ def model_folder(world: str) -> Path:
     """The nano models of a world: shipped, or (a random world's) made here and cached."""
     shipped = NANO_MODELS / world
     return shipped if shipped.exists() else cache_folder() / "nano" / world
+
+
+def text_panel(world: str) -> Path:
+    """The list of the simulators of a text world."""
+    return DATA / "panels" / f"{world}.yaml"
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """Hash a model folder by content: small files whole, large ones by size and 64 evenly spaced blocks of 64 KiB.
+
+    Every fine-tuning step moves nearly all weights, so the blocks tell two models apart without reading gigabytes.
+    """
+    blocks, block = 64, 1 << 16
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in {".json", ".safetensors", ".jinja"}):
+        if path.name == CONVERSION_NOTE:
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        with path.open("rb") as file:
+            if size <= blocks * block:
+                digest.update(file.read())
+                continue
+            for i in range(blocks):
+                file.seek((size - block) * i // (blocks - 1))
+                digest.update(file.read(block))
+    return digest.hexdigest()

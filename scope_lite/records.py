@@ -13,6 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+FAILED = "simulator-failed"
+"""outcome of a dialogue whose simulator gave no reply that could be read: it counts nowhere, but it is counted"""
+
 
 @dataclass
 class Transcript:
@@ -58,6 +61,11 @@ class Rollout:
     """turns that counted; fewer than were played where the work was done before the end"""
     policy: Transcript | None = None
     simulator_transcript: Transcript | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether its reward says something about the policy."""
+        return self.outcome != FAILED
 
     def readable(self) -> dict[str, Any]:
         """What ``rollouts.jsonl`` keeps: the words, not the tokens."""

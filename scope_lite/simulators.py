@@ -150,13 +150,19 @@ def seat_simulator(
     return RefereedSeat(seat, referee, keys)
 
 
-class Cast:
-    """Decides which simulator plays which group, and seats it (the paper's Frozen, Persona, VS and Ensemble).
+def rotation(keys: RowKeys, members: int, draw: Literal["group", "rollout"]) -> Int[np.ndarray, " b"]:
+    """The member of an ensemble that plays each row.
 
     Group g of step s is played by member (s * groups + g) mod K: a cyclic rotation that
     continues from step to step. The paper rotates over rollouts (``draw: rollout``); here a
     group has one simulator, so that its rewards can be compared with each other.
     """
+    turn = keys.step * (int(keys.group.max()) + 1) + keys.group
+    return (turn + keys.member if draw == "rollout" else turn) % members
+
+
+class Cast:
+    """Decides which simulator plays which group, and seats it (the paper's Frozen, Persona, VS and Ensemble)."""
 
     def __init__(self, library: Library, config: SimulatorConfig):
         self.library, self.config = library, config
@@ -176,9 +182,7 @@ class Cast:
 
     def seat(self, keys: RowKeys) -> tuple[Seat, list[str]]:
         """The simulator's seat for these rows, and the name of the simulator in each row."""
-        groups = int(keys.group.max()) + 1
-        turn = keys.step * groups + keys.group
-        member = (turn + keys.member if self.config.draw == "rollout" else turn) % len(self.members)
+        member = rotation(keys, len(self.members), self.config.draw)
         systems = self.personas(keys) if self.config.kind == "persona" else None
         parts: list[tuple[np.ndarray, Seat]] = []
         for i, model in enumerate(self.models):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,20 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from scope_lite.collapse import collapse_error
 from scope_lite.config import RunConfig
-from scope_lite.cotraining import TrainedCast
-from scope_lite.grpo import group_advantages, group_fractions
+from scope_lite.grpo import group_advantages, reward_metrics
 from scope_lite.learner import Learner
-from scope_lite.panel import Panel
-from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
 from scope_lite.runs import RunFolder
-from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Cast, Library, check_names, draw_tasks
-from scope_lite.theory.measured import odds_from_logprobs
-from scope_lite.worlds import get_world
+from scope_lite.scenes import open_scene
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
 
@@ -42,21 +35,15 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         fresh: run again although a finished run exists.
         on_step: called after every step with (step, steps, metrics).
     """
-    world = get_world(config.world)
-    check_names(config)
+    scene = open_scene(config)
     name = config.run_name()
     content = config.model_dump(mode="json")
-    with reproducible(), RunFolder.open(root, content, name, config.fingerprint(), fresh=fresh) as run:
+    with reproducible(scene.threads), RunFolder.open(root, content, name, config.fingerprint(), fresh=fresh) as run:
         if run.finished:
             return run.path
-        library = Library(world)
-        kind = config.simulator.kind
-        both_seats = (config.simulator.sharpness or 1.0) if kind == "self" else 1.0
-        learner = Learner(library.seat_model(config.model, both_seats), config, seed=config.seed)
-        learns = kind in ("trained", "self")
-        cast = TrainedCast(library, config, learner) if learns else Cast(library, config.simulator)
-        trained = config.simulator.members if config.steps else ()
-        panel = Panel(library, seen=trained)
+        learner = Learner(scene.policy_model(), config, seed=config.seed)
+        cast = scene.cast(learner)
+        panel = scene.panel(seen=config.simulator.members if config.steps else ())
         alarm = CollapseAlarm()
         checkpoint = run.load_checkpoint()
         start = 0
@@ -71,27 +58,26 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             metrics, timing = {"step": step}, {}
             if step > 0:
                 keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
-                told = [world.tasks[t] for t in draw_tasks(world, keys.by_group())]
-                policy = ModelSeat(learner.model, keys, "policy", told)
-                simulator, names = cast.seat(keys)
-                rollouts = run_dialogues(world, policy, simulator, keys, names)
+                rollouts, epsilon = scene.play(learner.model, cast, keys)
                 played = time.perf_counter()
-                rewards = torch.tensor([r.reward for r in rollouts]).view(config.groups, config.group_size)
+                rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts]).view(
+                    config.groups, config.group_size
+                )
                 advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
+                counted = [i for i, r in enumerate(rollouts) if r.counts]
                 waits = step <= config.simulator.head_start
-                update = learner.update(policy.transcripts, advantages, learn=not waits)
+                transcripts = [t for i in counted if (t := rollouts[i].policy)]
+                update = learner.update(transcripts, advantages[counted], learn=not waits)
                 learned = cast.learn(step, rollouts, keys)
                 metrics |= {
-                    "reward": rewards.mean().item(),
-                    "reward_std": rewards.std(dim=1, correction=0).mean().item(),
-                    **group_fractions(rewards),
+                    **reward_metrics(rewards),
                     **update,
-                    "simulator/epsilon": collapse_error(simulator.distributions()[: world.horizon]),
+                    "simulator/epsilon": epsilon,
                     **learned,
-                    **exploit_metrics(rollouts, world.spec.exploit),
+                    **scene.metrics(rollouts),
                     "turns": float(np.mean([r.turns for r in rollouts])),
                 }
-                tokens = sum(len(t.ids) for t in policy.transcripts)
+                tokens = sum(len(t.ids) for t in transcripts)
                 timing = {"rollout_seconds": played - began, "train_seconds": time.perf_counter() - played}
                 timing["tokens_per_second"] = tokens / (time.perf_counter() - began)
             last = step == config.steps
@@ -114,37 +100,20 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
 
 
 @contextmanager
-def reproducible() -> Iterator[None]:
-    """One thread (at this size a second costs more than it gives) and deterministic kernels, for this run only."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+def reproducible(threads: int | None) -> Iterator[None]:
+    """A fixed number of threads (None: as many as there are) and deterministic kernels, for this run only."""
+    before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads or before)
     torch.use_deterministic_algorithms(True)
     # it would also write over every tensor before it is filled, a tenth of a nano step; nothing here reads before
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
         torch.use_deterministic_algorithms(deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-
-
-def exploit_metrics(rollouts: list[Rollout], exploit: tuple[str, ...]) -> dict[str, float | None]:
-    """How likely the policy follows the world's exploit, and what it earns there; None if no dialogue followed it.
-
-    Returns:
-        ``odds_exploit``: its odds under the policy that played (Cor. 3.5), from its own log probabilities, and
-        ``reward_exploit``: the mean reward of the dialogues that followed it.
-    """
-    followed = [r for r in rollouts if r.policy and tuple(r.acts) == exploit]
-    if not followed:
-        return {"odds_exploit": None, "reward_exploit": None}
-    logprobs = np.array([sum(r.policy.logprobs) for r in followed if r.policy])
-    return {
-        "odds_exploit": odds_from_logprobs(logprobs),
-        "reward_exploit": float(np.mean([r.reward for r in followed])),
-    }
 
 
 class CollapseAlarm:

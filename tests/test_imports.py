@@ -16,8 +16,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 ORDER = (
     "errors paths rng config records stats contrasts theory grpo worlds tasks prompts sampling engines verbalized "
     "seats simulators nano rewards rollouts episodes panel collapse health referee humans yardstick runs small "
-    "learner cotraining train parallel experiments figures notebook claims study series doctor chat planner "
-    "cli __main__"
+    "learner cotraining scenes train parallel experiments figures notebook claims study series doctor chat planner "
+    "report cli __main__"
 ).split()
 
 WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")

