@@ -19,8 +19,8 @@ from scope_lite.errors import ScopeError
 from scope_lite.figures import text as figures
 
 
-def reply(text: str) -> Reply:
-    return Reply(text, (1,), (0.0,), (0.0,), (1.0,), True)
+def reply(text: str, tokens: int = 1) -> Reply:
+    return Reply(text, (1,) * tokens, (-0.5,) * tokens, (0.25,) * tokens, (0.75,) * tokens, True)
 
 
 def test_epsilon_is_one_minus_the_largest_probability() -> None:
@@ -111,29 +111,50 @@ def test_a_users_mistake_is_one_line(call) -> None:
 
 
 GOOD = '[{"text": "yes", "probability": 0.5}, {"text": "no", "probability": 0.5}]'
+ACTS = {"yes": "agree", "no": "disagree", "Go away": "disagree"}
 
 
 def table() -> pd.DataFrame:
     direct = [[reply("Hi there, Bob"), reply("hi there bob!"), reply("Hi there, Bob Smith"), reply("Go away")]] * 2
     outputs = [[reply(GOOD)] * 4, [reply(GOOD), reply("sorry"), reply("sorry"), reply("[{$x$")]]
-    rows = collapse.direct_rows("direct", direct)
+    rows = collapse.direct_rows("direct, T = 1", direct)
     read = collapse.verbalized_rows("VS, free", outputs, 2, seed=0)
     assert [row["failure"] for row in read] == [""] * 5 + ["no_list", "no_list", "bad_json"]
-    return pd.DataFrame(rows + read)
+    made = pd.DataFrame(rows + read)
+    acts = [ACTS.get(text, "greeting") if isinstance(text, str) else "" for text in made["text"]]
+    return made.assign(task="p4g", persuader="greeting", act=acts, history=made["history"].astype(str))
 
 
-def test_unreadable_outputs_stay_missing_and_silence_the_share_where_most_fail() -> None:
+def row_of(measures: pd.DataFrame, condition: str, history: str, level: str) -> pd.Series:
+    return measures.set_index(["condition", "history", "level"]).loc[(condition, history, level)]
+
+
+def test_a_coarser_same_joins_more_replies_and_each_level_counts_its_own() -> None:
+    measures = collapse.by_history(table())
+    shares = [row_of(measures, "direct, T = 1", "0", level)["mode_share"] for level in collapse.LEVELS]
+    assert shares == [0.5, 0.75, 0.75]
+    entropy = row_of(measures, "direct, T = 1", "0", "act")["entropy"]
+    assert entropy == collapse.chao_shen_entropy(["greeting"] * 3 + ["disagree"])
+
+
+def test_unreadable_outputs_stay_missing_and_silence_the_measures_where_most_fail() -> None:
     made = table()
     assert (made["text"].isna() == (made["failure"] != "")).all()
-    measures = collapse.by_history(made).set_index(["condition", "history"])
-    assert measures.loc[("direct", 0), "same_reply"] == 0.5
-    assert measures.loc[("direct", 0), "same_opening"] == 0.75
-    assert measures.loc[("VS, free", 1), "replies"] == 1
-    assert math.isnan(measures.loc[("VS, free", 1), "same_reply"])
+    measures = collapse.by_history(made)
+    for level in collapse.LEVELS:
+        lost = row_of(measures, "VS, free", "1", level)
+        assert lost["replies"] == 1 and math.isnan(lost["mode_share"]) and math.isnan(lost["entropy"])
+        assert row_of(measures, "VS, free", "0", level)["replies"] == 4
+
+
+def test_replies_without_acts_have_no_act_level() -> None:
+    measures = collapse.by_history(table().assign(act=""))
+    assert measures.loc[measures["level"] == "act", "mode_share"].isna().all()
+    assert measures.loc[measures["level"] == "string", "mode_share"].notna().any()
 
 
 def test_a_reply_table_survives_the_file_word_for_word(tmp_path: Path) -> None:
-    made = table().assign(task="7")
+    made = table()
     made.loc[:3, "text"] = ["None", "", 'He said "no, NaN".\n\nThen, 3.0', "naïve 🙂 \t x"]
     collapse.write_replies(made, tmp_path / "new" / "replies.csv")
     again = collapse.read_replies(tmp_path / "new" / "replies.csv")
@@ -149,25 +170,121 @@ def test_an_absent_or_foreign_table_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_the_summary_reports_the_failure_rate_beside_the_shares() -> None:
-    summary = collapse.summarise(collapse.by_history(table())).set_index("condition")
-    assert summary.loc["direct", "failure_rate"] == 0
-    assert summary.loc["VS, free", "failure_rate"] == pytest.approx(3 / 8)
-    assert summary.loc["VS, free", "histories"] == 1
-    assert summary.loc["direct", ["same_reply", "same_reply_low", "same_reply_high"]].tolist() == [0.5, 0.5, 0.5]
+def test_the_summary_averages_histories_and_reports_the_failure_rate() -> None:
+    summary = collapse.summarise(collapse.by_history(table())).set_index(["condition", "level"])
+    assert summary.loc[("direct, T = 1", "string"), "failure_rate"] == 0
+    assert summary.loc[("VS, free", "string"), "failure_rate"] == pytest.approx(3 / 8)
+    assert summary.loc[("VS, free", "string"), "histories"] == 1
+    mine = summary.loc[("direct, T = 1", "string"), ["mode_share", "mode_share_low", "mode_share_high"]]
+    assert mine.tolist() == [0.5, 0.5, 0.5]
 
 
-def test_the_figures_draw_every_condition_and_survive_dollar_signs_and_emoji() -> None:
+# -- estimates from few samples --------------------------------------------------------------------------------------
+
+
+def slow_chao_shen(labels: list[str]) -> float:
+    """The formula of the 2003 paper, written out."""
+    n = len(labels)
+    singles = sum(labels.count(label) == 1 for label in set(labels))
+    coverage = 1 - min(singles, n - 1) / n
+    total = 0.0
+    for label in set(labels):
+        p = coverage * labels.count(label) / n
+        total -= p * math.log(p) / (1 - (1 - p) ** n)
+    return total
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=2, max_size=40))
+def test_chao_shen_is_its_formula_and_never_below_zero(labels: list[str]) -> None:
+    assert collapse.chao_shen_entropy(labels) == pytest.approx(slow_chao_shen(labels), abs=1e-12)
+    assert collapse.chao_shen_entropy(labels) >= 0
+
+
+def test_chao_shen_is_nearer_the_truth_than_miller_madow_where_much_is_unseen() -> None:
+    rng = np.random.default_rng(0)
+    law = 1 / np.arange(1, 31)
+    law /= law.sum()
+    truth = -(law * np.log(law)).sum()
+    samples = [rng.choice(30, size=16, p=law).tolist() for _ in range(400)]
+    misses = [abs(np.mean([estimate(s) for s in samples]) - truth) for estimate in collapse.ESTIMATORS.values()]
+    assert misses[2] < misses[1] < misses[0]
+
+
+def test_smaller_sizes_are_means_over_disjoint_blocks() -> None:
+    values = collapse.at_smaller_sizes(list("aabcd"), [2, 5, 6], collapse.mode_share)
+    assert values[:2] == [(1.0 + 0.5) / 2, 0.4]
+    assert math.isnan(values[2])
+
+
+def test_the_size_curve_ends_at_the_full_sample() -> None:
+    curve = collapse.size_curve(table(), "string", [2, 4]).set_index(["condition", "measure", "replies"])["mean"]
+    measures = collapse.by_history(table())
+    for name, column in (("Chao-Shen", "entropy"), ("mode share", "mode_share")):
+        expected = row_of(measures, "direct, T = 1", "0", "string")[column]
+        assert curve["direct, T = 1", name, 4] == pytest.approx(expected)
+
+
+# -- alike in wording ------------------------------------------------------------------------------------------------
+
+
+def slow_clusters(texts: list[str], threshold: float) -> set[frozenset[int]]:
+    """Merge the two groups with the highest mean cosine while it is at least the threshold."""
+    alike = collapse.likeness(texts)
+    groups = [frozenset([i]) for i in range(len(texts))]
+    while len(groups) > 1:
+        pairs = [(np.mean([alike[i, j] for i in a for j in b]), a, b) for a in groups for b in groups if a != b]
+        best, a, b = max(pairs, key=lambda pair: pair[0])
+        if best < threshold:
+            break
+        groups = [group for group in groups if group not in (a, b)] + [a | b]
+    return set(groups)
+
+
+SAID = ["I would like to donate", "I'd like to donate a dollar", "hi", "Hi!", "No, thank you.", "no thanks to you",
+        "", "...", "How much of it reaches the children?", "how much reaches the children"]  # fmt: skip
+
+
+def test_clusters_are_those_of_the_slow_average_linkage() -> None:
+    labels = collapse.cluster_labels(SAID)
+    found = {frozenset(i for i, label in enumerate(labels) if label == one) for one in set(labels)}
+    assert found == slow_clusters(SAID, 0.5)
+    assert labels[0] == labels[1] and labels[2] == labels[3] and labels[6] == labels[7]
+    assert len(set(labels)) == 5
+
+
+@given(st.lists(st.sampled_from(SAID), min_size=2, max_size=12))
+def test_equal_strings_always_share_a_cluster(texts: list[str]) -> None:
+    labels = collapse.cluster_labels(texts)
+    by_string: dict[str, int] = {}
+    for text, label in zip(texts, labels, strict=True):
+        assert by_string.setdefault(collapse.normalise_reply(text), label) == label
+
+
+def test_likeness_of_two_replies_depends_on_no_third() -> None:
+    both, more = collapse.likeness(SAID[:2]), collapse.likeness(SAID)
+    assert both[0, 1] == pytest.approx(more[0, 1])
+    assert np.allclose(np.diag(more), 1) and np.allclose(more, more.T)
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def test_token_level_quantities_are_sums_of_the_replys_own_numbers() -> None:
+    rows = collapse.direct_rows("direct, T = 1", [[reply("long", 5), reply("short", 1)], [reply("x", 8)] * 2])
+    tokens = collapse.token_level(pd.DataFrame(rows).assign(task="p4g")).set_index("tokens")
+    assert tokens.loc[1, "mode_probability"] == pytest.approx(0.75)
+    # the likeliest drawn opening of four tokens: the reply that ended after one, and e^-2
+    assert tokens.loc[4, "mode_probability"] == pytest.approx((math.exp(-0.5) + math.exp(-2)) / 2)
+    assert tokens.loc[8, "entropy"] == pytest.approx(((5 + 1) / 2 * 0.25 + 8 * 0.25) / 2)
+
+
+def test_the_figures_survive_dollar_signs_and_emoji_and_show_every_outcome() -> None:
     made = table()
     made.loc[0, "text"] = "It costs $5 or $6_{x} 🙂 " + "very long " * 60
-    measures = collapse.by_history(made)
-    side = figures.replies_side_by_side(made, 0, "a $title$ with ^ signs")
-    assert [ax.get_title(loc="left") for ax in side.axes] == ["direct", "VS, free"]
-    shares = figures.mode_shares(measures, collapse.summarise(measures), "t")
-    assert [label.get_text() for label in shares.axes[0].get_yticklabels()] == ["direct", "VS, free"]
+    side = figures.replies_side_by_side(made, "0", "a $title$ with ^ signs")
+    assert [ax.get_title(loc="left") for ax in side.axes] == ["direct, T = 1", "VS, free"]
     outcomes = figures.parse_outcomes(made, "t")
-    widths = sum(patch.get_width() for patch in outcomes.axes[0].patches)
-    assert widths == pytest.approx(1.0)
-    for figure in (side, shares, outcomes):
+    assert sum(patch.get_width() for patch in outcomes.axes[0].patches) == pytest.approx(1.0)
+    for figure in (side, outcomes):
         figure.canvas.draw()
         plt.close(figure)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scope_lite.cli.base import group, print_table
+from scope_lite.cli.replies import simulator_replies
 from scope_lite.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from scope_lite.health import Situation
 
 simulator_app = group("Text simulators of users.")
+simulator_app.command("replies")(simulator_replies)
 
 
 @simulator_app.command("report")

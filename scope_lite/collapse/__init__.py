@@ -6,16 +6,23 @@ correction, and an interval must treat one history, not one reply, as the indepe
 replies of a large setting; it loads models and is imported by its full name only.
 """
 
-from scope_lite.collapse.clusters import cluster_labels, likeness
+from scope_lite.collapse.clusters import LIKENESS, cluster_labels, likeness
 from scope_lite.collapse.intervals import Interval, clustered_interval, jackknife_interval
 from scope_lite.collapse.replies import (
+    ESTIMATORS,
+    HISTORY,
+    LEVELS,
+    OPENING_TOKENS,
     OPENING_WORDS,
     ReplyMeasures,
     by_history,
     direct_rows,
+    labels_of,
     measure_replies,
     read_replies,
+    size_curve,
     summarise,
+    token_level,
     verbalized_rows,
     write_replies,
 )
@@ -33,6 +40,11 @@ from scope_lite.collapse.samples import (
 )
 
 __all__ = [
+    "ESTIMATORS",
+    "HISTORY",
+    "LEVELS",
+    "LIKENESS",
+    "OPENING_TOKENS",
     "OPENING_WORDS",
     "Interval",
     "ReplyMeasures",
@@ -47,6 +59,7 @@ __all__ = [
     "distinct_n",
     "epsilon",
     "jackknife_interval",
+    "labels_of",
     "likeness",
     "measure_replies",
     "miller_madow_entropy",
@@ -54,7 +67,9 @@ __all__ = [
     "normalise_reply",
     "plug_in_entropy",
     "read_replies",
+    "size_curve",
     "summarise",
+    "token_level",
     "verbalized_rows",
     "write_replies",
 ]

@@ -1,10 +1,16 @@
-"""The reply table: one row a reply, and what it says by condition and history."""
+"""The reply table: one row a reply, written and read word for word, and what it says by history and by condition.
+
+Columns: model, task ("p4g", "retail"), history (its name), persuader (the act that it ends with, P4G only), condition,
+reply (number), text (missing if the output could not be read), act (P4G only, as the shipped classifier reads it),
+finished, failure (why the output could not be read), raw (the whole output, of Verbalized Sampling), and the exact
+token-level quantities of :func:`direct_rows`.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from scope_lite.collapse.clusters import cluster_labels
 from scope_lite.collapse.intervals import clustered_interval
-from scope_lite.collapse.samples import distinct_n, miller_madow_entropy, mode_share, normalise_reply
+from scope_lite.collapse.samples import (
+    at_smaller_sizes,
+    chao_shen_entropy,
+    cross_validated_mode_share,
+    distinct_n,
+    miller_madow_entropy,
+    mode_share,
+    normalise_reply,
+    plug_in_entropy,
+)
 from scope_lite.errors import ScopeError
 from scope_lite.verbalized import VerbalizedParseError, read_outputs
 
@@ -22,6 +38,18 @@ if TYPE_CHECKING:
 
 OPENING_WORDS = 3
 """Two replies open alike if their first three words agree: a coarser "same" that 16 replies can resolve."""
+OPENING_TOKENS = (1, 2, 4, 8)
+"""Lengths k of an opening at which token-level quantities are kept."""
+LEVELS = ("string", "cluster", "act")
+"""What counts as the same reply, from strict to coarse: equal after :func:`normalise_reply`; alike in wording
+(:func:`cluster_labels`); the same dialogue act."""
+ESTIMATORS: dict[str, Callable[[Sequence[Hashable]], float]] = {
+    "plug-in": plug_in_entropy,
+    "Miller-Madow": miller_madow_entropy,
+    "Chao-Shen": chao_shen_entropy,
+}
+"""Estimates of entropy, in nats."""
+HISTORY = ["task", "history"]
 
 
 @dataclass(frozen=True)
@@ -46,14 +74,22 @@ def measure_replies(texts: Sequence[str], first_words: int | None = None) -> Rep
     )
 
 
-def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict[str, Any]]:
-    """Rows of the reply table for replies taken as they come, one per history and reply.
+# -- rows --------------------------------------------------------------------------------------------------------------
 
-    ``first_token_epsilon`` is exact, 1 - the largest probability of the first token at the condition's temperature.
+
+def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict[str, Any]]:
+    """Rows of the reply table for replies taken as they come, one per history (its number) and reply.
+
+    Exact, at the condition's temperature, straight from the model's probabilities: ``first_token_epsilon`` is 1 - the
+    largest probability of the first token; ``logprob_k`` the log-probability of the reply's first k tokens, and
+    ``entropy_k`` the summed entropy of the distributions that these were drawn from (nats; its mean over replies
+    estimates the entropy of the first k tokens without bias, by the chain rule). What ended before k counts whole.
     """
     return [
         {"condition": condition, "history": h, "reply": i, "text": reply.text, "finished": reply.finished,
-         "failure": "", "raw": reply.text, "first_token_epsilon": 1 - reply.top_probs[0]}
+         "failure": "", "raw": "", "first_token_epsilon": 1 - reply.top_probs[0],
+         **{f"logprob_{k}": math.fsum(reply.logprobs[:k]) for k in OPENING_TOKENS},
+         **{f"entropy_{k}": math.fsum(reply.entropies[:k]) for k in OPENING_TOKENS}}
         for h, drawn in enumerate(replies)
         for i, reply in enumerate(drawn)
     ]  # fmt: skip
@@ -83,7 +119,7 @@ def write_replies(table: pd.DataFrame, path: Path) -> None:
     """Write a reply table as CSV in one step; an interrupted write leaves the old file."""
     scratch = path.with_suffix(".tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(scratch, index=False, lineterminator="\n")
+    table.to_csv(scratch, index=False, lineterminator="\n", float_format="%.6g")
     os.replace(scratch, path)
 
 
@@ -94,45 +130,117 @@ def read_replies(path: Path) -> pd.DataFrame:
         ScopeError: the file is absent or is no reply table.
     """
     try:
-        table = pd.read_csv(path, dtype={"task": str, "text": str, "raw": str}, keep_default_na=False,
-                            na_values={"first_token_epsilon": [""]})  # fmt: skip
+        words = dict.fromkeys(("task", "history", "persuader", "text", "act", "raw", "failure"), str)
+        numbers = ("first_token_epsilon", *(f"{name}_{k}" for name in ("logprob", "entropy") for k in OPENING_TOKENS))
+        empty = {name: [""] for name in numbers}
+        table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=empty)
         table["text"] = table["text"].where(table["failure"] == "")
     except (OSError, ValueError, KeyError) as error:
         raise ScopeError(f"could not read the reply table {path}: {str(error).splitlines()[0]}") from error
     return table
 
 
-def by_history(table: pd.DataFrame) -> pd.DataFrame:
-    """Measures per condition and history.
+# -- measures ----------------------------------------------------------------------------------------------------------
 
-    Columns: condition, history, outputs, replies (those that could be read), same_reply and same_opening (shares of
-    the most common one), opening_entropy (Miller-Madow, nats), distinct_2, first_token_epsilon. Shares are NaN where
-    fewer than half of the outputs could be read: the mode share of a few survivors is high by arithmetic alone.
+
+def labels_of(part: pd.DataFrame, level: str) -> list[str]:
+    """A label for every reply of one condition at one history: equal labels count as the same reply.
+
+    Replies of an output that could not be read have none, and where fewer than half could be read the list is empty:
+    the mode share of a few survivors is high by arithmetic alone.
+    """
+    said = part[part["failure"] == ""]
+    if 2 * len(said) < len(part):
+        return []
+    if level == "act":
+        return said["act"].tolist() if "act" in said and (said["act"] != "").all() else []
+    texts = said["text"].tolist()
+    return [normalise_reply(text) for text in texts] if level == "string" else list(map(str, cluster_labels(texts)))
+
+
+def by_history(table: pd.DataFrame, levels: Sequence[str] = LEVELS) -> pd.DataFrame:
+    """How varied the replies of each condition are at each history, at each level of sameness.
+
+    Returns:
+        Columns: condition, task, history, level, outputs, replies (those that could be read), mode_share (the plug-in
+        estimate, floor 1/n), cross_validated (biased the other way), entropy (Chao-Shen, nats). The last three are NaN
+        where :func:`labels_of` gives fewer than two labels.
     """
     rows = []
-    for (condition, history), part in table.groupby(["condition", "history"], sort=False):
-        texts = [text for text in part["text"] if isinstance(text, str)]
-        enough = texts if 2 * len(texts) >= len(part) else []
-        whole, opening = measure_replies(enough), measure_replies(enough, OPENING_WORDS)
-        rows.append({"condition": condition, "history": history, "outputs": len(part), "replies": len(texts),
-                     "same_reply": whole.mode_share, "same_opening": opening.mode_share,
-                     "opening_entropy": opening.entropy, "distinct_2": whole.distinct_2,
-                     "first_token_epsilon": part["first_token_epsilon"].mean()})  # fmt: skip
+    for (condition, task, history), part in table.groupby(["condition", *HISTORY], sort=False):
+        said = int((part["failure"] == "").sum())
+        for level in levels:
+            labels = labels_of(part, level)
+            known = len(labels) > 1
+            rows.append({"condition": condition, "task": task, "history": history, "level": level,
+                         "outputs": len(part), "replies": said,
+                         "mode_share": mode_share(labels) if known else math.nan,
+                         "cross_validated": cross_validated_mode_share(labels) if known else math.nan,
+                         "entropy": chao_shen_entropy(labels) if known else math.nan})  # fmt: skip
     return pd.DataFrame(rows)
 
 
 def summarise(measures: pd.DataFrame) -> pd.DataFrame:
-    """One row per condition from :func:`by_history`: means with 95 % t-intervals over histories, and the failure rate.
+    """One row per condition and level from :func:`by_history`: means with 95 % t-intervals over histories.
 
-    Columns: condition, failure_rate, and for same_reply and same_opening the mean, low, high and number of histories.
+    Columns: condition, level, histories, failure_rate (share of outputs that could not be read), and for mode_share,
+    cross_validated and entropy the mean, ``_low`` and ``_high``, cut at what is possible.
     """
     rows = []
-    for condition, part in measures.groupby("condition", sort=False):
-        row: dict[str, Any] = {"condition": condition}
+    for (condition, level), part in measures.groupby(["condition", "level"], sort=False):
+        row: dict[str, Any] = {"condition": condition, "level": level}
         row["failure_rate"] = 1 - part["replies"].sum() / part["outputs"].sum()
-        for name in ("same_reply", "same_opening"):
+        for name, top in (("mode_share", 1.0), ("cross_validated", 1.0), ("entropy", math.inf)):
             interval = clustered_interval(part[name].tolist())
-            row |= {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
-            row["histories"] = interval.clusters
+            row |= {name: interval.mean, f"{name}_low": np.maximum(interval.low, 0.0),
+                    f"{name}_high": np.minimum(interval.high, top), "histories": interval.clusters}  # fmt: skip
         rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def size_curve(table: pd.DataFrame, level: str, sizes: Sequence[int]) -> pd.DataFrame:
+    """What each estimator would say with fewer replies a history, mean over histories with 95 % t-intervals.
+
+    Returns:
+        Columns: condition, level, replies (n), measure (a key of :data:`ESTIMATORS`, "mode share" or
+        "mode share, cross-validated"), mean, low, high.
+    """
+    measures = {**ESTIMATORS, "mode share": mode_share, "mode share, cross-validated": cross_validated_mode_share}
+    rows = []
+    for condition, part in table.groupby("condition", sort=False):
+        labels = [labels_of(history, level) for _, history in part.groupby(HISTORY, sort=False)]
+        for name, measure in measures.items():
+            values = np.array([at_smaller_sizes(drawn, sizes, measure) for drawn in labels])
+            for size, column in zip(sizes, values.T, strict=True):
+                found = clustered_interval(column.tolist())
+                rows.append({"condition": condition, "level": level, "replies": size, "measure": name,
+                             "mean": found.mean, "low": found.low, "high": found.high})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def token_level(table: pd.DataFrame) -> pd.DataFrame:
+    """The exact quantities of the first k tokens, by condition (direct sampling) and k, over histories.
+
+    Returns:
+        Columns: condition, tokens (k), mode_probability with ``_low`` and ``_high``, entropy with ``_low`` and
+        ``_high`` (nats). At k = 1 the mode's probability is exact; beyond, it is the largest exact probability among
+        the drawn openings, so a lower bound, close where the mode is likely enough to be drawn. Intervals: 95 %,
+        histories as units.
+    """
+    rows = []
+    direct = table[table["condition"].str.startswith("direct")]
+    for condition, part in direct.groupby("condition", sort=False):
+        histories = [history for _, history in part.groupby(HISTORY, sort=False)]
+        for k in OPENING_TOKENS:
+            modes = [
+                1 - h["first_token_epsilon"].iloc[0] if k == 1 else float(np.exp(h[f"logprob_{k}"].max()))
+                for h in histories
+            ]
+            row: dict[str, Any] = {"condition": condition, "tokens": k}
+            entropies = [h[f"entropy_{k}"].mean() for h in histories]
+            for name, values, top in (("mode_probability", modes, 1.0), ("entropy", entropies, math.inf)):
+                found = clustered_interval(values)
+                row |= {name: found.mean, f"{name}_low": np.maximum(found.low, 0.0),
+                        f"{name}_high": np.minimum(found.high, top)}  # fmt: skip
+            rows.append(row)
     return pd.DataFrame(rows)

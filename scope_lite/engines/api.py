@@ -147,6 +147,10 @@ class ApiSampler:
                 progress(sum(len(done[key]) >= replies for key in keys), len(keys))
         return [done[key][:replies] for key in keys]
 
+    def recorded(self, histories: Sequence[Sequence[Message]], config: SamplingConfig) -> list[int]:
+        """How many replies to each history the record holds."""
+        return [len(self.cache.get(self._key(history, config))) if self.cache else 0 for history in histories]
+
     def spending(self) -> str:
         """One line on what was asked for, read, written and paid."""
         a, b = self.account, self.budget

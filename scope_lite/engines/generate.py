@@ -108,6 +108,13 @@ class TextSampler:
                 progress(sum(len(done[key]) >= replies for key in keys), len(keys))
         return [done[key][:replies] for key in keys]
 
+    def recorded(self, histories: Sequence[Sequence[Message]], config: SamplingConfig) -> list[int]:
+        """How many replies to each history the cache holds."""
+        if not self.cache:
+            return [0] * len(histories)
+        prompts = [self.prompt_ids(history, config.max_new_tokens) for history in histories]
+        return [len(self.cache.get(self._key(prompt, config))) for prompt in prompts]
+
     def prompt_ids(self, history: Sequence[Message], room: int) -> list[int]:
         """The token ids that the model reads for ``history``.
 

@@ -1,4 +1,4 @@
-"""Figures about real text: replies side by side, and how often they are the same. Tables in, figures out."""
+"""Figures about real text: replies side by side, and what became of verbalized lists. Tables in, figures out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import METHOD_COLOURS
+from scope_lite.figures.yardstick import colour_of
 
-_COLOURS = {"direct": METHOD_COLOURS["single"], "VS": METHOD_COLOURS["verbalized"]}
 _FAILURES = {
     "": ("read", "#0072B2"),
     "no_list": ("no list", "#D55E00"),
@@ -26,12 +25,7 @@ _FAILURES = {
 }
 
 
-def colour_of(condition: str) -> str:
-    """A condition's colour: direct sampling or Verbalized Sampling."""
-    return _COLOURS.get(condition.split(",")[0].split(" ")[0], METHOD_COLOURS["base"])
-
-
-def replies_side_by_side(table: pd.DataFrame, history: int, title: str, rows: int = 8, width: int = 44) -> Figure:
+def replies_side_by_side(table: pd.DataFrame, history: str, title: str, rows: int = 8, width: int = 44) -> Figure:
     """The first replies at one history, one column per condition, word for word.
 
     Columns: condition, history, reply, text (missing if the output could not be read), failure, raw.
@@ -84,45 +78,6 @@ def _draw_column(ax: Axes, name: str, cells: list[tuple[str, bool]], heights: li
         words = ax.text(0.01, top + 0.4, text, va="top", fontsize=7, color=colour, style=style, parse_math=False)
         words.set_in_layout(False)  # a long line must not narrow its column
         top += height
-
-
-def mode_shares(measures: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
-    """Share of the most common reply, whole and by its opening, with every history visible.
-
-    Columns of ``measures``: condition, history, same_reply, same_opening, replies. Of ``summary``: condition, and mean,
-    ``_low`` and ``_high`` of both shares. The dashed line is the floor 1/n that n different replies reach.
-    """
-    panels = {"same_reply": "the same whole reply", "same_opening": "the same first three words"}
-    fig, axes = plt.subplots(1, 2, figsize=(7.6, 3.0), sharey=True)
-    names = list(summary["condition"])
-    floor = 1 / measures["outputs"].max()
-    for ax, (column, label) in zip(axes, panels.items(), strict=True):
-        for place, name in enumerate(names):
-            _draw_shares(ax, place, measures[measures["condition"] == name][column], summary.iloc[place], column, floor)
-        ax.axvline(floor, color="black", linestyle="--", linewidth=0.8)
-        ax.set(xlim=(0, 1), title=label, xlabel="share of the most common (1 = fully collapsed)")
-        ax.grid(axis="y", visible=False)
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].set_ylim(len(names) - 0.4, -0.7)
-    axes[0].annotate("floor 1/n", (floor, len(names) - 0.45), (4, 2), textcoords="offset points", fontsize=7)
-    fig.suptitle(title, fontsize=9, parse_math=False)
-    return fig
-
-
-def _draw_shares(ax: Axes, place: int, values: pd.Series, summary: pd.Series, column: str, floor: float) -> None:
-    seen = values.dropna().to_numpy()
-    if not len(seen):
-        ax.text(
-            0.12, place, "too few outputs could be read", fontsize=7.5, style="italic", color="#555555", va="center"
-        )
-        return
-    colour = colour_of(str(summary["condition"]))
-    # Above the mean's row and spread, so that equal values stay countable.
-    spread = np.linspace(-0.38, -0.18, len(seen)) if len(seen) > 1 else np.array([-0.28])
-    ax.scatter(seen, place + spread, s=14, color=colour, alpha=0.6, linewidths=0)
-    low, high = max(floor, summary[f"{column}_low"]), min(1.0, summary[f"{column}_high"])
-    ax.plot([low, high], [place, place], color=colour, linewidth=2)
-    ax.scatter([summary[column]], [place], s=42, color=colour, edgecolors="white", zorder=3)
 
 
 def parse_outcomes(table: pd.DataFrame, title: str) -> Figure:

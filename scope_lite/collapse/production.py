@@ -1,0 +1,270 @@
+"""Draw the reply table of a large setting: histories x replies x ways to ask, in pieces that survive a stop.
+
+Every batch goes to the reply cache the moment it is done, so the same call after a kill decodes only what is missing.
+Histories of Persuasion for Good end at a persuader's turn of an annotated dialogue and are named "dialogue/turn", as
+in ``data/p4g/act_pairs.csv``; the table holds no word of theirs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from scope_lite import prompts
+from scope_lite.collapse.replies import direct_rows, verbalized_rows
+from scope_lite.engines.api import ApiSampler
+from scope_lite.engines.generate import Message, SamplingConfig, TextSampler
+from scope_lite.engines.reply_cache import Reply
+from scope_lite.errors import ScopeError
+from scope_lite.prompts import persuadee, user_simulator
+from scope_lite.tasks import p4g, tau2
+from scope_lite.tasks.p4g_acts import first_sentence, load_classifier
+from scope_lite.verbalized import grammar
+
+ACTS = 5
+"""Histories end with one of the so many most common acts of the persuader ("other" is none): a few acts with several
+histories each, since what people do is known given the act, and one history is not the act."""
+SILENCE = "(says nothing)"
+"""The act of an empty reply; people have none."""
+PROBE_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything said before the simulator speaks."""
+
+    task: str
+    """"p4g" or "retail" """
+    name: str
+    turns: tuple[str, ...]
+    """partner first, alternating, partner last"""
+    persuader: str = ""
+    """the act that the history ends with (annotators'; P4G only)"""
+    heard: str = ""
+    """the persuader's last sentence, which the act classifier reads along"""
+    scenario: str = ""
+    """the user's scenario (retail only)"""
+
+    @property
+    def speaker(self) -> str:
+        return "customer" if self.scenario else "participant"
+
+    def chat(self, persona: str = "") -> list[Message]:
+        """The chat that the model reads, in persona if one is given (P4G only)."""
+        if self.scenario:
+            return prompts.user_simulator_chat(self.scenario, self.turns)
+        return prompts.persuadee_chat(self.turns, persona)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to get replies out of a model."""
+
+    name: str
+    temperature: float
+    kind: Literal["direct", "personas", "VS"] = "direct"
+    with_grammar: bool = False
+
+
+CONDITIONS = (
+    *(Condition(f"direct, T = {t:g}", t) for t in (1.3, 1.0, 0.7, 0.4)),
+    Condition("personas, T = 1", 1.0, "personas"),
+    Condition("VS, free", 0.7, "VS"),
+    Condition("VS, grammar", 0.7, "VS", with_grammar=True),
+)
+"""Direct sampling at four temperatures; eight personas in turn; Verbalized Sampling at the usual temperature of a chat
+model, since at 1 a small one breaks the format even more often."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much to draw."""
+
+    replies: int = 64
+    """at each history, per condition"""
+    max_new_tokens: int = 40
+    """a direct reply is cut here; a verbalized list may be four and a half times as long"""
+    candidates: int = 5
+    seed: int = 0
+
+
+def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int) -> list[History]:
+    """``count`` histories from annotated dialogues: the :data:`ACTS` acts in turn, each dialogue at most once.
+
+    For each act, turns evenly spaced over all turns that end with it.
+
+    Raises:
+        ScopeError: fewer dialogues than histories.
+    """
+    pairs = p4g.act_pairs(dialogues)
+    acts = [act for act in pairs["persuader"].value_counts().index if act != "other"][:ACTS]
+    used: set[int] = set()
+    found: dict[str, list[History]] = {act: [] for act in acts}
+    for number, act in enumerate(acts):
+        wanted = (count - number + len(acts) - 1) // len(acts)
+        places = pairs.loc[pairs["persuader"] == act, ["dialogue", "turn"]].to_numpy().tolist()
+        for i in range(wanted):
+            start = i * len(places) // wanted
+            for dialogue, turn in places[start:] + places[:start]:
+                said = dialogues[dialogue].turns[: 2 * turn + 1]
+                alternates = all(t.role == p4g.ROLES[k % 2] for k, t in enumerate(said))
+                if dialogue not in used and alternates:
+                    used.add(dialogue)
+                    texts = tuple(t.text for t in said)
+                    name = f"{dialogue}/{turn}"
+                    found[act].append(History("p4g", name, texts, act, said[-1].sentences[-1]))
+                    break
+    histories = [history for act in acts for history in found[act]]
+    if len(histories) < count:
+        raise ScopeError(f"asked for {count} histories, but the dialogues give {len(histories)}")
+    return histories
+
+
+def retail_histories(scenarios: Sequence[tau2.Scenario]) -> list[History]:
+    """One history a scenario: after the agent's opening line, or, every second time, after one exchange more."""
+    talk = (user_simulator.AGENT_OPENING, user_simulator.USER_OPENING, user_simulator.AGENT_FOLLOW_UP)
+    return [
+        History("retail", f"task {s.task_id}", talk if i % 2 else talk[:1], scenario=s.as_text())
+        for i, s in enumerate(scenarios)
+    ]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one condition asks of a sampler."""
+
+    chats: list[list[Message]]
+    replies: int
+    """to each chat"""
+    config: SamplingConfig
+
+
+def request(condition: Condition, histories: Sequence[History], setting: Setting) -> Request:
+    """The chats of a condition; with personas, every history once in each of them."""
+    if condition.kind == "VS":
+        chats = [prompts.with_verbalized_block(h.chat(), setting.candidates, h.speaker) for h in histories]
+        rules = grammar(setting.candidates) if condition.with_grammar else None
+        tokens = 9 * setting.max_new_tokens // 2
+        return Request(chats, setting.replies, SamplingConfig(condition.temperature, tokens, setting.seed, rules))
+    config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
+    if condition.kind == "direct":
+        return Request([h.chat() for h in histories], setting.replies, config)
+    personas = persuadee.PERSONAS
+    each = -(-setting.replies // len(personas))
+    return Request([h.chat(persona) for h in histories for persona in personas], each, config)
+
+
+def conditions_for(sampler: TextSampler | ApiSampler, task: str) -> list[Condition]:
+    """The conditions that a task has for a sampler: personas are the persuadee's, a grammar needs a local model."""
+    local = isinstance(sampler, TextSampler)
+    return [c for c in CONDITIONS if (local or not c.with_grammar) and (task == "p4g" or c.kind != "personas")]
+
+
+Pieces = list[tuple[Condition, list[History]]]
+
+
+def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History]) -> Pieces:
+    """Conditions with the histories of one task, in the order in which they are drawn."""
+    by_task = {task: [h for h in histories if h.task == task] for task in dict.fromkeys(h.task for h in histories)}
+    return [(c, part) for task, part in by_task.items() for c in conditions_for(sampler, task)]
+
+
+def missing(sampler: TextSampler | ApiSampler, work: Pieces, setting: Setting) -> tuple[int, int]:
+    """What is not in the cache yet: chats to be read, and the most tokens to be written."""
+    chats = tokens = 0
+    for condition, histories in work:
+        asked = request(condition, histories, setting)
+        lacking = [max(0, asked.replies - n) for n in sampler.recorded(asked.chats, asked.config)]
+        chats += sum(n > 0 for n in lacking)
+        tokens += sum(lacking) * asked.config.max_new_tokens
+    return chats, tokens
+
+
+def expected_hours(sampler: TextSampler, work: Pieces, setting: Setting) -> float:
+    """Hours that the missing part takes at most, from a probe of a minute or less: replies mostly end before the limit.
+
+    The probe reads one history and writes a few tokens of a full batch, past the cache.
+    """
+    chats, tokens = missing(sampler, work, setting)
+    if not tokens:
+        return 0.0
+    probe = TextSampler(sampler.loaded, rows=sampler.rows)
+    chat, seconds = work[0][1][-1].chat(), []
+    for rows, length in ((1, 1), (sampler.rows, PROBE_TOKENS)):
+        start = time.perf_counter()
+        probe.sample([chat], rows, SamplingConfig(max_new_tokens=length, seed=setting.seed))
+        seconds.append(time.perf_counter() - start)
+    reading, writing = seconds[0], max(seconds[1] - seconds[0], 1e-9)
+    return (chats * reading + tokens * writing / (sampler.rows * PROBE_TOKENS)) / 3600
+
+
+def draw(
+    sampler: TextSampler | ApiSampler,
+    condition: Condition,
+    histories: Sequence[History],
+    setting: Setting,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """The rows of one condition at histories of one task, as in ``replies``; resumable through the sampler's cache.
+
+    Raises:
+        ScopeError: what the sampler raises; batches that were done are kept.
+    """
+    asked = request(condition, histories, setting)
+    drawn = sampler.sample(asked.chats, asked.replies, asked.config, progress)
+    if condition.kind == "VS":
+        rows = verbalized_rows(condition.name, drawn, setting.candidates, setting.seed)
+    else:
+        rows = direct_rows(condition.name, _in_turn(drawn, len(histories)))
+    table = pd.DataFrame(rows)
+    table = table[table["reply"] < setting.replies]
+    place = table.pop("history")
+    table.insert(0, "model", sampler.name)
+    where = [histories[h] for h in place]
+    table.insert(1, "task", [history.task for history in where])
+    table.insert(2, "history", [history.name for history in where])
+    table.insert(3, "persuader", [history.persuader for history in where])
+    heard = [history.heard for history in where]
+    return table.assign(act=_acts(table["text"].tolist(), heard) if histories[0].task == "p4g" else "")
+
+
+def produce(
+    sampler: TextSampler | ApiSampler,
+    histories: Sequence[History],
+    setting: Setting,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pd.DataFrame:
+    """The whole reply table. ``progress`` is called with a piece's name, and its chats done and in all."""
+    tables = []
+    for condition, part in pieces(sampler, histories):
+        name = f"{part[0].task}: {condition.name}"
+
+        def tell(done: int, of: int, name: str = name) -> None:
+            if progress:
+                progress(name, done, of)
+
+        tables.append(draw(sampler, condition, part, setting, tell))
+        of = len(request(condition, part, setting).chats)
+        tell(of, of)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _in_turn(drawn: Sequence[Sequence[Reply]], histories: int) -> list[list[Reply]]:
+    """The replies of one history in one list: the first of each of its chats, then the second of each, ..."""
+    chats = len(drawn) // histories
+    groups = [drawn[h * chats : (h + 1) * chats] for h in range(histories)]
+    return [[reply for same_number in zip(*group, strict=True) for reply in same_number] for group in groups]
+
+
+def _acts(texts: Sequence[str | None], heard: Sequence[str]) -> list[str]:
+    """The act of each reply's first sentence as the shipped classifier reads it; "" where nothing could be read."""
+    spoken = [i for i, text in enumerate(texts) if isinstance(text, str) and text.strip()]
+    read = load_classifier().read([(first_sentence(str(texts[i])), heard[i]) for i in spoken])
+    acts = [SILENCE if isinstance(text, str) else "" for text in texts]
+    for i, act in zip(spoken, read, strict=True):
+        acts[i] = act
+    return acts

@@ -1,0 +1,142 @@
+"""The production of reply tables: which histories, which requests, and that a killed run goes on where it stopped."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from scope_lite.collapse import production, read_replies, write_replies
+from scope_lite.collapse.production import CONDITIONS, History, Setting
+from scope_lite.engines.generate import SamplingConfig, TextSampler
+from scope_lite.engines.reply_cache import Reply, ReplyCache
+from scope_lite.errors import ScopeError
+from scope_lite.prompts import persuadee
+from scope_lite.tasks import p4g
+
+WORDS = ("I would like to donate.", "How much reaches the children?", "No.", "")
+LIST = '[{"text": "Yes.", "probability": 0.5}, {"text": "No.", "probability": 0.5}]'
+
+
+class Canned(TextSampler):
+    """Says one of a few sentences, or a verbalized list now and then; may be killed after some batches."""
+
+    def __init__(self, cache: ReplyCache | None = None, lives: int = 10**6) -> None:
+        self.loaded = SimpleNamespace(fingerprint="canned")
+        self.cache, self.rows, self.name, self.stop_ids, self.lives = cache, 16, "canned", frozenset({0}), lives
+        self.decoded = 0
+
+    def prompt_ids(self, history, room):  # type: ignore[no-untyped-def]
+        return list(" ".join(message["content"] for message in history).encode())
+
+    def _decode(self, prompts, start, stop, config):  # type: ignore[no-untyped-def]
+        if not self.lives:
+            raise KeyboardInterrupt
+        self.lives -= 1
+        self.decoded += len(prompts) * (stop - start)
+        return [[self._say(bytes(prompt).decode(), i, config) for i in range(start, stop)] for prompt in prompts]
+
+    def _say(self, prompt: str, number: int, config: SamplingConfig) -> Reply:
+        rng = random.Random(f"{prompt} {number} {config}")
+        listing = "JSON" in prompt and (config.grammar or rng.random() < 0.3)
+        text = LIST if listing else rng.choice(WORDS)
+        return Reply(text, (1, 0), (-0.5, -0.1), (0.7, 0.2), (0.6, 0.9), True)
+
+
+def dialogue(number: int, acts: list[str]) -> p4g.Dialogue:
+    turns = []
+    for act in acts:
+        turns.append(p4g.Turn("persuader", ("Well.", f"Act {act}, says {number}?"), ("other", act)))
+        turns.append(p4g.Turn("persuadee", ("Hm.",), ("other",)))
+    nobody = p4g.Person("", 0.0)
+    return p4g.Dialogue(str(number), tuple(turns), nobody, nobody)
+
+
+DIALOGUES = [dialogue(d, ["greeting", "other", "a", "b", "c", "d", "e"][: 3 + d % 5]) for d in range(40)]
+
+
+@pytest.fixture
+def histories() -> list[History]:
+    shop = [History("retail", "task 7", ("Hi!",), scenario="You want $5 back.")]
+    return production.p4g_histories(DIALOGUES, 6) + shop
+
+
+def test_histories_end_with_the_common_acts_in_turn_and_use_a_dialogue_once() -> None:
+    found = production.p4g_histories(DIALOGUES, 12)
+    counts = pd.Series([history.persuader for history in found]).value_counts()
+    assert set(counts.index) == {"greeting", "a", "b", "c", "d"} and set(counts) == {2, 3}
+    assert len({history.name.split("/")[0] for history in found}) == 12
+    for history in found:
+        number, turn = map(int, history.name.split("/"))
+        said = DIALOGUES[number].turns[: 2 * turn + 1]
+        assert history.turns == tuple(t.text for t in said)
+        assert said[-1].acts[-1] == history.persuader and history.heard == said[-1].sentences[-1]
+        assert history.chat()[-1] == {"role": "user", "content": said[-1].text}
+
+
+def test_more_histories_than_dialogues_is_one_line() -> None:
+    with pytest.raises(ScopeError, match="asked for 50") as caught:
+        production.p4g_histories(DIALOGUES, 50)
+    assert "\n" not in str(caught.value)
+
+
+def test_each_persona_answers_every_history_and_the_request_names_the_speaker(histories: list[History]) -> None:
+    by_name = {condition.name: condition for condition in CONDITIONS}
+    asked = production.request(by_name["personas, T = 1"], histories[:2], Setting(replies=12))
+    assert len(asked.chats) == 2 * len(persuadee.PERSONAS) and asked.replies == 2
+    assert all(p in c[0]["content"] for c, p in zip(asked.chats, persuadee.PERSONAS * 2, strict=True))
+    lists = production.request(by_name["VS, grammar"], histories[-2:], Setting())
+    assert lists.config.grammar
+    assert "a real participant" in lists.chats[0][-1]["content"]
+    assert "a real customer" in lists.chats[1][-1]["content"]
+
+
+def test_the_table_has_every_reply_of_every_condition_and_no_persona_in_a_shop(histories: list[History]) -> None:
+    made = production.produce(Canned(), histories, Setting(replies=12))
+    sizes = made.groupby(["task", "condition", "history"]).size()
+    assert set(sizes) == {12}
+    assert sizes["p4g"].index.get_level_values("condition").nunique() == len(CONDITIONS)
+    assert ("retail", "personas, T = 1", "task 7") not in sizes.index
+    read = made[(made["task"] == "p4g") & (made["failure"] == "")]
+    assert (read["act"] != "").all() and (made.loc[made["failure"] != "", "act"] == "").all()
+    assert set(read.loc[read["text"] == "", "act"]) == {production.SILENCE}
+    shop = made[made["task"] == "retail"]
+    assert (shop["act"] == "").all() and (shop["persuader"] == "").all()
+    assert made.loc[made["condition"] == "VS, free", "failure"].ne("").mean() == pytest.approx(0.7, abs=0.15)
+
+
+def test_a_killed_run_goes_on_where_it_stopped_and_gives_the_same_table(
+    histories: list[History], tmp_path: Path
+) -> None:
+    setting = Setting(replies=12)
+    whole = Canned()
+    expected = production.produce(whole, histories, setting)
+    killed = Canned(ReplyCache(tmp_path), lives=9)
+    work = production.pieces(killed, histories)
+    before = production.missing(killed, work, setting)
+    with pytest.raises(KeyboardInterrupt):
+        production.produce(killed, histories, setting)
+    after = production.missing(killed, work, setting)
+    assert 0 < after[0] < before[0] and 0 < after[1] < before[1]
+    again = Canned(ReplyCache(tmp_path))
+    finished = []
+    table = production.produce(again, histories, setting, lambda name, done, of: finished.append((name, done == of)))
+    pd.testing.assert_frame_equal(table, expected)
+    assert killed.decoded > 0 and killed.decoded + again.decoded == whole.decoded
+    assert len({name for name, done in finished if done}) == len(work)
+    assert production.missing(again, work, setting) == (0, 0)
+
+
+def test_the_table_survives_its_file(histories: list[History], tmp_path: Path) -> None:
+    made = production.produce(Canned(), histories, Setting(replies=4))
+    write_replies(made, tmp_path / "t.csv")
+    pd.testing.assert_frame_equal(read_replies(tmp_path / "t.csv"), made, check_dtype=False)
+
+
+def test_nothing_to_do_takes_no_time_and_asks_no_model(histories: list[History], tmp_path: Path) -> None:
+    sampler = Canned(ReplyCache(tmp_path))
+    production.produce(sampler, histories, Setting(replies=4))
+    assert production.expected_hours(sampler, production.pieces(sampler, histories), Setting(replies=4)) == 0.0
