@@ -10,6 +10,7 @@ import papermill
 import pytest
 
 from scope_lite.paths import HOME
+from scope_lite.worlds import get_world
 
 NOTEBOOKS = sorted((HOME / "notebooks").glob("*.ipynb"))
 SETTINGS = {
@@ -23,8 +24,24 @@ SETTINGS = {
 }
 
 
+# Run before the solutions: what they train does one step on few dialogues. The rest of them is run as it stands.
+ONE_STEP = """
+import scope_lite.train
+
+whole_train, few = scope_lite.train.train, {"groups": 2, "group_size": 4, "eval_dialogues": 4, "final_dialogues": 4}
+scope_lite.train.train = lambda config, root: whole_train(config.model_copy(update={"steps": 1, **few}), root)
+"""
+
+
 def cells(path: Path) -> list:
     return nbformat.read(path, as_version=4).cells
+
+
+def solutions(path: Path) -> list[str]:
+    """The code of the folded solutions, in order."""
+    text = "\n".join(c.source for c in cells(path) if c.cell_type == "markdown")
+    folded = re.findall(r"<details>.*?</details>", text, re.S)
+    return [block for answer in folded for block in re.findall(r"```python\n(.*?)```", answer, re.S)]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
@@ -55,14 +72,35 @@ def test_folded_solutions_are_valid_python(path):
 
 
 @pytest.mark.parametrize("stem", sorted(SETTINGS))
-def test_a_notebook_runs_from_top_to_bottom(stem, tmp_path, monkeypatch):
+def test_a_notebook_and_its_solutions_run_from_top_to_bottom(stem, tmp_path, monkeypatch):
     (tmp_path / "data").symlink_to(HOME / "data")
     shutil.copytree(HOME / "notebooks", tmp_path / "notebooks")
     monkeypatch.setenv("SCOPE_LITE_HOME", str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     source = tmp_path / "notebooks" / f"{stem}.ipynb"
+    answers = [ONE_STEP, *solutions(source)] if solutions(source) else []
+    notebook = nbformat.read(source, as_version=4)
+    notebook.cells += [nbformat.v4.new_code_cell(code) for code in answers]
+    nbformat.write(notebook, source)
     papermill.execute_notebook(
         source, tmp_path / "out.ipynb", SETTINGS[stem], cwd=source.parent, execution_timeout=600, start_timeout=120
     )
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
+    executed = executed[: len(executed) - len(answers)]
     assert any("image/png" in out.get("data", {}) for c in executed for out in c.get("outputs", []))
+
+
+def test_the_solutions_of_the_theory_notebook_run():
+    """It takes a minute to run as a whole; its solutions need two cells of imports and a world."""
+    path = HOME / "notebooks/01_theory.ipynb"
+    imports = {
+        c["id"]: re.sub(r"(?m)^(?!from|import).*\n?", "", c.source) for c in cells(path) if c.cell_type == "code"
+    }
+    session: dict = {"world": get_world("persuasion")}
+    for name in ("theory-02", "theory-21"):
+        exec(imports[name], session)
+    answers = solutions(path)
+    assert len(answers) == 3
+    for answer in answers:
+        exec(answer.replace("seeds=20", "seeds=2"), session)
+    assert session["end"].odds_exploit.gt(0).all()
