@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A configuration file.")] = None,
     method: Annotated[str | None, typer.Option(help="base, single, persona, verbalized, ensemble, ...")] = None,
-    world: Annotated[str | None, typer.Option(help="Name of a nano world.")] = None,
+    world: Annotated[str | None, typer.Option(help="A nano world, or p4g, tau2-retail, tau2-airline (real text).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     setting: Annotated[
@@ -67,8 +67,8 @@ def make_config(path: Path | None, changes: dict[str, Any], settings: list[str])
     content = load_config(path).model_dump(mode="json")
     if changes.get("method", content["method"]) != content["method"]:
         raise ScopeError(f"{path} says method {content['method']!r}; change the file, or leave it out for --method")
-    simulator = {**content["simulator"], **changes.pop("simulator", {})}
-    return parse_config({**content, **changes, "simulator": simulator}, str(path))
+    parts = {part: {**content[part], **changes.pop(part, {})} for part in ("simulator", "text")}
+    return parse_config({**content, **changes, **parts}, str(path))
 
 
 class TrainingLine:

@@ -1,0 +1,439 @@
+"""Training in text through the one loop: on a tiny random chat model, with persuadees whose words are scripted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from scipy.stats import chisquare
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from scope_lite import paths
+from scope_lite.cli.training import make_config
+from scope_lite.config import RunConfig, method_config
+from scope_lite.engines.generate import SamplingConfig
+from scope_lite.engines.hf import SeatModel
+from scope_lite.engines.pretrained import load_model
+from scope_lite.engines.reply_cache import Reply
+from scope_lite.episodes import WrittenSeat, run_episodes
+from scope_lite.errors import ScopeError
+from scope_lite.grpo import group_advantages, reward_metrics
+from scope_lite.learner import Learner
+from scope_lite.prompts import persuadee, persuader, verbalized
+from scope_lite.records import FAILED, Transcript
+from scope_lite.rng import RowKeys
+from scope_lite.runs import checkpoints
+from scope_lite.scenes.prompted import PromptedSeat, Voice
+from scope_lite.scenes.text import TextScene, fold_adapters
+from scope_lite.tasks.p4g_episode import P4GEpisode
+from scope_lite.train import train
+
+TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
+YES, NO, VAGUE = "I will donate $1.", "No, I won't donate anything.", "Who are you?"
+PANEL = """
+- {name: sim-a, kind: collapsed, model: null, temperature: 0.7, about: "", personas: false}
+- {name: plain, kind: broad, model: null, temperature: 1.0, about: "Work: cook", personas: false}
+- {name: personas, kind: outside, model: null, temperature: 1.0, about: "", personas: true}
+"""
+
+
+class Scripted:
+    """A sampler whose replies are a function of (seed, history, number), like the real ones'."""
+
+    def __init__(self, *lines: str):
+        self.lines, self.asked = lines, 0
+
+    def sample(
+        self, histories: Any, replies: int, config: SamplingConfig | None = None, progress: Any = None
+    ) -> list[list[Reply]]:
+        assert config is not None
+        self.asked += replies * len(histories)
+        return [[self.reply(config.seed, json.dumps(h), i) for i in range(replies)] for h in histories]
+
+    def reply(self, seed: int, history: str, number: int) -> Reply:
+        digest = hashlib.sha256(f"{seed} {history} {number}".encode()).digest()
+        return Reply(self.lines[digest[0] % len(self.lines)], (1,), (-0.5,), (0.5,), (0.5,), True)
+
+
+def listed(*pairs: tuple[str, float]) -> str:
+    return json.dumps([{"text": text, "probability": p} for text, p in pairs])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random chat model whose tokens are pieces of the prompts, so that a dialogue is some hundred tokens."""
+    folder = tmp_path_factory.mktemp("chat")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    texts = [persuadee.SYSTEM, persuader.SYSTEM, persuadee.QUESTION, verbalized.BLOCK, YES, NO, VAGUE] * 2
+    special = ["<pad>", "<s>", "</s>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    fast.chat_template = TEMPLATE
+    torch.manual_seed(0)
+    shape = LlamaConfig(
+        vocab_size=len(fast), hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, max_position_embeddings=1024, eos_token_id=2, bos_token_id=1,
+        pad_token_id=0, initializer_range=0.3, tie_word_embeddings=True,
+    )  # fmt: skip
+    LlamaForCausalLM(shape).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "panels").mkdir()
+    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL)
+    monkeypatch.setattr(paths, "DATA", tmp_path)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a scripted sampler behind every simulator."""
+
+    def put(*lines: str) -> Scripted:
+        sampler = Scripted(*lines)
+        monkeypatch.setattr(TextScene, "_sampler", lambda scene, model: sampler)
+        return sampler
+
+    return put
+
+
+def config_of(folder: Path, method: str = "single", **changes: Any) -> RunConfig:
+    text = {"turns": 2, "max_new_tokens": 5, "reply_tokens": 5, "micro_batch": 3, **changes.pop("text", {})}
+    small = dict(world="p4g", model=str(folder), steps=2, groups=2, group_size=4, eval_every=2, eval_dialogues=1,
+                 final_dialogues=2, learning_rate=1e-2)  # fmt: skip
+    return method_config(method, **{**small, **changes, "text": text})
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def adapter_of(folder: Path) -> dict[str, torch.Tensor]:
+    saved = checkpoints.load_newest(folder / "checkpoints")
+    assert saved is not None
+    return {name: t for name, t in saved.tensors["policy"].items() if name.startswith("adapter.")}
+
+
+# -- the loop ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_trains_and_the_metrics_have_the_names_of_a_nano_run(model, scripted, tmp_path):
+    scripted(YES, NO, VAGUE)
+    folder = train(config_of(model), tmp_path)
+    rows = rows_of(folder)
+    assert [r["step"] for r in rows] == [0, 1, 2]
+    assert rows[1]["reward_std"] > 0 and rows[1]["grad_norm"] > 0 and rows[1]["simulator/epsilon"] is None
+    assert rows[1]["sampling/logp_difference"] < 1e-4
+    shares = [rows[1][f"outcome/{name}"] for name in ("given", "nothing", "unread", "context", FAILED)]
+    assert sum(shares) == pytest.approx(1) and shares[0] > 0 and shares[3:] == [0, 0]
+    assert {"panel/sim-a/reward", "panel/seen/reward", "panel/unseen/reward"} <= set(rows[2])
+    assert any(t.abs().sum() > 0 for name, t in adapter_of(folder).items() if "lora_B" in name)
+    saved = checkpoints.load_newest(folder / "checkpoints")
+    assert saved and all("lora" in name or name.startswith("optimizer.") for name in saved.tensors["policy"])
+
+
+@pytest.mark.parametrize("method", ["base", "persona", "verbalized", "unsharpened"])
+def test_the_other_methods_run_through_the_same_loop(method, model, scripted, tmp_path):
+    scripted(listed((YES, 0.5), (NO, 0.5)) if method == "verbalized" else YES)
+    changes = {} if method == "base" else {"steps": 1}
+    rows = rows_of(train(config_of(model, method, **{"steps": 0, **changes}), tmp_path))
+    assert 0 <= rows[-1]["panel/plain/reward"] <= 0.5
+    if method == "verbalized":
+        assert rows[-1]["simulator/parse_failures"] == 0 and 0 < rows[-1]["reward"] < 0.5
+
+
+def test_a_resumed_run_equals_one_that_never_stopped(model, scripted, tmp_path):
+    scripted(YES, NO)
+    config = config_of(model, steps=3, kl_coef=0.1, updates_per_step=2, final_dialogues=1)
+    whole = train(config, tmp_path / "whole")
+
+    def die(step: int, steps: int, metrics: dict[str, Any]) -> None:
+        if step == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "cut", on_step=die)
+    resumed = train(config, tmp_path / "cut")
+    assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert all(torch.equal(t, adapter_of(whole)[name]) for name, t in adapter_of(resumed).items())
+
+
+def test_a_batch_of_equal_rewards_moves_nothing(model, scripted, tmp_path):
+    scripted(YES)
+    folder = train(config_of(model, steps=1), tmp_path)
+    last = rows_of(folder)[-1]
+    assert last["reward"] == 0.5 and last["frac_reward_zero_std"] == 1 and last["grad_norm"] == 0
+    assert all(t.abs().sum() == 0 for name, t in adapter_of(folder).items() if "lora_B" in name)
+
+
+def test_lists_that_cannot_be_read_end_dialogues_uncounted_and_too_many_end_the_run(model, scripted, tmp_path):
+    good = listed((YES, 0.5), (NO, 0.5))
+    scripted(good, good, good, "nonsense")
+    config = config_of(model, "verbalized", steps=1, text={"retries": 0, "grammar": False})
+    last = rows_of(train(config, tmp_path))[-1]
+    assert 0 < last["simulator/parse_failures"] < 1 and 0 < last[f"outcome/{FAILED}"] < 1
+    scripted("nonsense")
+    with pytest.raises(ScopeError, match=r"2 times in a row .* text\.grammar"):
+        train(config_of(model, "verbalized", steps=1, text={"retries": 1}), tmp_path)
+
+
+def test_real_simulators_of_the_same_base_play_alike_twice(model):
+    def play() -> list[list[str]]:
+        scene = TextScene(config_of(model))
+        learner = Learner(scene.policy_model(), scene.config, seed=0)
+        cast = scene.cast(learner)
+        rollouts = scene.play(learner.model, cast, RowKeys.grid(0, 1, 2, 2)).rollouts
+        return [r.acts + r.replies for r in rollouts]
+
+    first = play()
+    assert first == play() and len({json.dumps(said) for said in first}) == 4
+    assert all(len(said) == 5 for said in first)  # two turns each, and the answer to the closing question
+
+
+# -- what is trained --------------------------------------------------------------------------------------------------
+
+
+def played(model: Path, scripted: Any, **changes: Any) -> tuple[Learner, list[Transcript], list[list[str]]]:
+    scripted(YES, NO, VAGUE)
+    scene = TextScene(config_of(model, **changes))
+    learner = Learner(scene.policy_model(), scene.config, seed=0)
+    for name, p in learner.model.model.named_parameters():
+        if "lora_B" in name:  # off the start, where half of the gradients are zero
+            torch.nn.init.normal_(p, std=0.2, generator=torch.Generator().manual_seed(len(name)))
+    keys = RowKeys.grid(0, 1, 2, 4)
+    rollouts = scene.play(learner.model, scene.cast(learner), keys).rollouts
+    return learner, [r.policy for r in rollouts if r.policy], [r.acts for r in rollouts]
+
+
+def gradient(learner: Learner, transcripts: list[Transcript], advantages: torch.Tensor) -> list[torch.Tensor]:
+    learner.update(transcripts, advantages, learn=False)
+    return [p.grad.clone() for p in learner.model.trainable() if p.grad is not None]
+
+
+def test_exactly_the_policys_own_tokens_are_trained(model, scripted):
+    learner, transcripts, acts = played(model, scripted, max_grad_norm=1e9)
+    tokenizer = learner.model.tokenizer
+    for transcript, said in zip(transcripts, acts, strict=True):
+        own = [i for i, g in zip(transcript.ids, transcript.generated, strict=True) if g]
+        heard = tokenizer.decode([i for i, g in zip(transcript.ids, transcript.generated, strict=True) if not g])
+        assert "".join(tokenizer.decode(own, skip_special_tokens=True).split()) == "".join("".join(said).split())
+        assert persuader.SYSTEM in heard and any(line in heard for line in (YES, NO, VAGUE))
+        assert persuadee.QUESTION not in heard
+    advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    found = gradient(learner, transcripts, advantages)
+    # the same loss, one dialogue at a time, from all logits of the model
+    learner.model.model.zero_grad()
+    total = torch.zeros(())
+    for transcript, advantage in zip(transcripts, advantages, strict=True):
+        logp = learner.model.model(torch.tensor([transcript.ids])).logits[0].log_softmax(-1)
+        for i, g in enumerate(transcript.generated):
+            if g:
+                total = total - advantage * logp[i - 1, transcript.ids[i]]
+    (total / sum(sum(t.generated) for t in transcripts)).backward()
+    slow = [p.grad for p in learner.model.trainable() if p.grad is not None]
+    for a, b in zip(found, slow, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_gradients_of_micro_batches_add_up_to_the_batchs(rows, model, scripted):
+    learner, transcripts, _ = played(model, scripted, kl_coef=0.3, text={"micro_batch": 8})
+    advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
+    whole, metrics = gradient(learner, transcripts, advantages), learner.update(transcripts, advantages, learn=False)
+    learner.config = config_of(model, kl_coef=0.3, text={"micro_batch": rows})
+    for a, b in zip(gradient(learner, transcripts, advantages), whole, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
+    assert learner.update(transcripts, advantages, learn=False) == pytest.approx(metrics, abs=1e-5)
+
+
+def test_a_group_of_equal_rewards_adds_nothing_to_the_other_groups_gradient(model, scripted):
+    learner, transcripts, _ = played(model, scripted, max_grad_norm=1e9)
+    rewards = torch.tensor([[0.5] * 4, [0.0, 0.5, 0.0, 1.0]])
+    both = gradient(learner, transcripts, group_advantages(rewards).view(-1))
+    alone = gradient(learner, transcripts[4:], group_advantages(rewards[1:]).view(-1))
+    tokens = [sum(sum(t.generated) for t in part) for part in (transcripts[4:], transcripts)]
+    for a, b in zip(both, alone, strict=True):
+        torch.testing.assert_close(a, b * tokens[0] / tokens[1], atol=1e-6, rtol=1e-4)
+
+
+def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_were_not_there():
+    nan = float("nan")
+    rewards = torch.tensor([[1.0, nan, 0.0, 0.5], [nan, nan, nan, 1.0], [1.0, 0.0, 0.0, 0.0]])
+    found = group_advantages(rewards)
+    torch.testing.assert_close(found[0, [0, 2, 3]], group_advantages(torch.tensor([[1.0, 0.0, 0.5]]))[0])
+    assert found[0, 1] == 0 and (found[1] == 0).all()
+    torch.testing.assert_close(found[2], group_advantages(rewards[2:])[0])
+    metrics = reward_metrics(rewards)
+    assert metrics["reward"] == pytest.approx((1.5 + 1 + 1) / 8)
+    spread = [np.std([1, 0, 0.5]), 0, np.std([1, 0, 0, 0])]
+    assert metrics["reward_std"] == pytest.approx(np.mean(spread))
+    assert metrics["frac_all_success"] == pytest.approx(1 / 3)
+    assert set(reward_metrics(torch.full((2, 2), nan)).values()) == {None}
+
+
+def test_an_adapter_on_16_bit_weights_speaks_as_it_is_trained(model):
+    loaded = load_model(model, "cpu")
+    seat = SeatModel(loaded.model.bfloat16(), loaded.tokenizer)
+    seat.add_adapter(4, 8, seed=0)
+    assert {p.dtype for p in seat.trainable()} == {torch.float32}
+    assert seat.speaking_model() is seat.model
+    transcript = Transcript()
+    transcript.read(seat.format.opening("sum", "hi"))
+    session = seat.session(1)
+    session.append([transcript.ids])
+    said = session.next_probabilities(0)
+    assert said.dtype == np.float64 and said.sum() == pytest.approx(1, abs=1e-9)
+
+
+def test_a_folded_adapter_says_the_same_and_leaves_room_for_a_new_one(model):
+    base = load_model(model, "cpu").model
+    tuned = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False))
+    ids = torch.tensor([[1, 5, 9, 20]])
+    with torch.no_grad():
+        before = tuned(ids).logits
+        folded = fold_adapters(tuned.get_base_model())
+        torch.testing.assert_close(folded(ids).logits, before, atol=1e-5, rtol=1e-4)
+    assert not [name for name, _ in folded.named_parameters() if "lora" in name]
+
+
+# -- a dialogue of Persuasion for Good --------------------------------------------------------------------------------
+
+
+def p4g(acts: list[str], replies: list[str], turns: int = 3, question: str | None = None) -> Any:
+    episode = P4GEpisode("p4g", {"policy": "", "simulator": ""}, turns, question)
+    keys = RowKeys.grid(0, 1, 1, 1)
+    return run_episodes([episode], WrittenSeat([acts]), WrittenSeat([replies]), keys, ["sim-a"])[0]
+
+
+@pytest.mark.parametrize(
+    ("acts", "replies", "question", "reward", "outcome", "turns"),
+    [
+        (["Hi", "Please", "Well?"], ["Hello", "Maybe", "I'll give 50 cents."], None, 0.25, "given", 3),
+        (["Hi", "Please", "Well?"], ["I'd give $2", "Hm", "No, I won't donate anything."], None, 0.0, "nothing", 3),
+        (["Hi", "Please", "Well?"], ["Hello", "Tell me more", "I see"], None, 0.0, "unread", 3),
+        (["Hi", "Please", "Well?"], ["Hello", "I will donate $40", "Bye"], None, 1.0, "given", 3),
+        (["Hi", "Have a nice day!"], ["Hello", "OK, I will donate $1."], None, 0.5, "given", 2),
+        (["Hi", "More?"], ["I will donate $1.", "Goodbye!"], None, 0.5, "given", 2),
+        (["Bye"], ["Hm", "$0.50"], "How much?", 0.25, "given", 1),
+        (["Hi", "Please", "Well?"], ["Yes", "I'll give $2", "Fine", "I donate $1."], "How much?", 0.5, "given", 3),
+    ],
+)
+def test_a_scripted_persuadees_donation_is_the_reward(acts, replies, question, reward, outcome, turns):
+    rollout = p4g(acts, replies, question=question)
+    assert (rollout.reward, rollout.outcome, rollout.turns) == (pytest.approx(reward), outcome, turns)
+    assert rollout.acts == acts and rollout.replies == replies
+
+
+def test_an_episode_that_was_stopped_earns_nothing_and_nobody_speaks_after_the_end():
+    episode = P4GEpisode("p4g", {}, turns=2)
+    with pytest.raises(RuntimeError, match="not over"):
+        _ = episode.reward
+    for message in ("Hi", "I will donate $1."):
+        episode.take(message)
+    episode.stop(FAILED)
+    assert episode.reward == 0
+    with pytest.raises(RuntimeError, match="is over"):
+        episode.take("more")
+
+
+# -- simulators that are asked ----------------------------------------------------------------------------------------
+
+KEYS = RowKeys.grid(3, 1, 2, 4)
+
+
+def speak(voice: Voice, keys: RowKeys = KEYS, turn: int = 1) -> list[str | None]:
+    seat = PromptedSeat([voice] * len(keys), ["You are asked."] * len(keys), keys)
+    seat.hear(["Hello"] * len(keys))
+    return seat.speak(turn, "")
+
+
+def test_rows_with_one_history_get_different_replies_whatever_their_order():
+    voice = Voice(Scripted(*(f"reply {i}" for i in range(200))))
+    said = speak(voice)
+    assert len(set(said)) > 5
+    order = np.array([5, 0, 7, 2, 1, 6, 4, 3])
+    assert speak(voice, KEYS[order]) == [said[i] for i in order]
+    assert speak(voice) == said and speak(voice, turn=2) != said
+    assert speak(voice, RowKeys.grid(3, 2, 2, 4)) != said and speak(voice, RowKeys.grid(4, 1, 2, 4)) != said
+
+
+def test_a_seat_keeps_both_sides_in_swapped_roles_and_silent_rows_as_they_are():
+    seat = PromptedSeat([Voice(Scripted("Hm"))] * 2, ["A", "B"], RowKeys.grid(0, 1, 1, 2))
+    seat.hear(["Hello", None])
+    assert seat.speak(0, "", np.array([0])) == ["Hm"]
+    seat.hear(["More", "Hi"])
+    assert [m["role"] for m in seat.chats[0]] == ["system", "user", "assistant", "user"]
+    assert seat.chats[1] == [{"role": "system", "content": "B"}, {"role": "user", "content": "Hi"}]
+
+
+def test_one_of_the_listed_replies_is_drawn_with_its_stated_probability():
+    keys = RowKeys.grid(0, 1, 100, 8)
+    said = speak(Voice(Scripted(listed(("yes", 0.6), ("no", 0.3), ("who?", 0.3))), candidates=3), keys)
+    counts = [said.count(text) for text in ("yes", "no", "who?")]
+    assert sum(counts) == 800 and chisquare(counts, [400, 200, 200]).pvalue > 1e-3
+
+
+def test_a_list_that_cannot_be_read_is_asked_for_again_and_never_becomes_a_reply():
+    half = Scripted(listed(("yes", 0.5), ("no", 0.5)), "I would say yes.")
+    voice = Voice(half, candidates=2, retries=6)
+    seat = PromptedSeat([voice] * 8, ["s"] * 8, KEYS)
+    seat.hear(["Hello"] * 8)
+    assert set(seat.speak(0, "")) == {"yes", "no"}
+    assert seat.account.calls == half.asked and seat.account.calls == 8 + seat.account.failed
+    assert seat.metrics()["simulator/parse_failures"] == seat.account.failed / half.asked > 0
+    hopeless = Scripted("I would say yes.")
+    assert speak(Voice(hopeless, candidates=2, retries=2)) == [None] * 8
+    assert hopeless.asked == 3 * 8
+
+
+# -- configs ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it(model, tmp_path):
+    nano = method_config("single")
+    assert nano.fingerprint() == method_config("single", text={"turns": 9}).fingerprint()
+    first = config_of(model).fingerprint()
+    assert first == config_of(model, text={"budget": 3.0}).fingerprint()
+    assert first != config_of(model, text={"turns": 3}).fingerprint()
+    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("0.7", "0.5"))
+    assert first != config_of(model).fingerprint()
+
+
+def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worlds_defaults(model, tmp_path):
+    config = make_config(None, {"method": "persona", "world": "p4g"}, ["text.turns=7"])
+    assert config.model == "smollm2" and config.text.turns == 7 and config.learning_rate == 1e-4
+    path = tmp_path / "run.yaml"
+    path.write_text("method: single\nworld: p4g\ntext: {turns: 5}\n")
+    read = make_config(path, {}, ["text.retries=0"])
+    assert (read.model, read.text.turns, read.text.retries) == ("smollm2", 5, 0)
+    with pytest.raises(ScopeError, match="did you mean 'turns'"):
+        make_config(None, {"world": "p4g"}, ["text.turn=7"])
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "message"),
+    [
+        ("single", {"simulator": {"members": ["plane"]}}, "did you mean 'plain'"),
+        ("cotraining", {}, "cannot play in text yet"),
+        ("single", {"model": "nowhere"}, "no model in 'nowhere'"),
+    ],
+)
+def test_names_that_do_not_exist_are_told_before_anything_is_written(method, changes, message, model, tmp_path):
+    with pytest.raises(ScopeError, match=message):
+        train(config_of(model, method, **changes), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
