@@ -1,44 +1,153 @@
 """How a tokenizer's chat template cuts a dialogue into appendable pieces of token ids.
 
-A transcript only grows, so the template must extend by prefix: rendering one more
-message may not change what was rendered before. That is probed once, at load. A
-template that fails (a thinking model that drops earlier thoughts, say) would train on
-tokens that were never sampled, and is refused (pitfalls P6 to P9).
+A transcript only grows, so the template must extend by prefix: rendering one more message may not change what was
+rendered before. That is probed once, at load (pitfalls P6 to P9). What the usual templates do:
+
+| template | earlier turns | what happens here |
+|---|---|---|
+| SmolLM2, Qwen3-Instruct-2507, Olmo-3-Instruct | stay | works |
+| Llama-3 (from 3.1 on with today's date) | stay, trimmed | works: heard words are trimmed too, the date is fixed |
+| Qwen3 (thinking or not) | lose their thoughts | refused, or ``thinking="off"`` or ``"keep"`` |
+| Qwen3-Thinking-2507, Olmo-3-Think: the prompt opens a thought | lose it | refused, or ``thinking="keep"`` |
+
+With ``"off"`` every own turn begins with the empty thought that switches thinking off, with ``"keep"`` every thought
+stays in the transcript. Both train on exactly what was sampled; in both, later turns see more of earlier ones than the
+template would show, which the model did not learn from. An -Instruct model without thoughts needs neither.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from jinja2.exceptions import TemplateError
 
 from scope_lite.errors import ScopeError
 
 PROBE = ("zebra", "quartz", "lemon")
+THOUGHT = "<think>\nplum\n</think>\n\n"
+THINKING = ("refuse", "off", "keep")
+FIXED_DATE = "26 Jul 2024"
+"""Stands where a template would put today's date (Llama 3.1's falls back to this one): a prompt must not change
+overnight."""
+
+
+@dataclass(frozen=True)
+class TemplateProbe:
+    """What a chat template does to the earlier turns of a dialogue."""
+
+    extends: bool
+    """whether a reply without a thought stays where and as it was said"""
+    keeps_thoughts: bool
+    """whether a reply's thought (``<think>``) stays, too"""
+    opens_thought: bool
+    """whether the prompt for a reply ends inside a thought, so that every reply begins with one"""
+    has_switch: bool
+    """whether ``enable_thinking=False`` changes the prompt for a reply"""
+    trims: bool
+    """whether white space around a message is cut off"""
+    dated: bool
+    """whether today's date would stand in the prompt"""
+
+    @property
+    def appendable(self) -> bool:
+        """Whether a dialogue can grow token by token, as it stands and whatever the model says."""
+        return self.extends and self.keeps_thoughts and not self.opens_thought
+
+    @property
+    def remedy(self) -> str:
+        """What to do if it is not appendable; empty if it is."""
+        if self.appendable:
+            return ""
+        if not (self.keeps_thoughts or self.extends or self.opens_thought):
+            return "use a template that keeps every turn"
+        off = "switch its thoughts off (thinking='off'), " if self.has_switch else ""
+        return (
+            f"use a non-thinking variant of the model (an -Instruct one), {off}or keep all thoughts (thinking='keep')"
+        )
+
+
+def probe_template(tokenizer: Any) -> TemplateProbe:
+    """Render a few short chats and compare.
+
+    Raises:
+        ScopeError: the template refuses a chat of system, user and assistant.
+    """
+    system, first, second = PROBE
+    start = [("system", system), ("user", first)]
+    opening = render(tokenizer, start)
+    plain = render(tokenizer, [*start, ("assistant", second), ("user", first)])
+    thinking = render(tokenizer, [*start, ("assistant", THOUGHT + second), ("user", first)])
+    source = str(getattr(tokenizer, "chat_template", None) or "")
+    tail = opening.rpartition("<think>")
+    return TemplateProbe(
+        extends=plain.startswith(opening + second),
+        keeps_thoughts=thinking.startswith(opening + THOUGHT + second),
+        opens_thought=bool(tail[1]) and "</think>" not in tail[2],
+        has_switch="enable_thinking" in source and render(tokenizer, start, thinking=False) != opening,
+        trims=f" {second} " not in render(tokenizer, [*start[:1], ("user", f" {second} ")]),
+        dated=FIXED_DATE in opening,
+    )
+
+
+def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = True) -> str:
+    """The chat as text, up to where the assistant is to speak; dates are fixed.
+
+    Raises:
+        ScopeError: the template refuses these messages.
+    """
+    turns = [{"role": role, "content": content} for role, content in messages]
+    source, options = str(getattr(tokenizer, "chat_template", None) or ""), dict[str, Any]()
+    if not thinking:
+        options["enable_thinking"] = False
+    if "strftime_now" in source or "date_string" in source:
+        options |= {"date_string": FIXED_DATE, "strftime_now": lambda form: FIXED_DATE}
+    try:
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+    except TemplateError as error:
+        raise ScopeError(
+            f"this model's chat template refuses a chat with a system prompt ({str(error).splitlines()[0]}); use an "
+            "-Instruct model whose template has system, user and assistant"
+        ) from error
 
 
 class ChatFormat:
     """Pieces of a dialogue as one seat sees it: itself as ``assistant``, the partner as ``user``."""
 
-    def __init__(self, tokenizer: Any):
-        """Raises ScopeError if the template does not extend by prefix."""
+    def __init__(self, tokenizer: Any, thinking: str = "refuse"):
+        """``thinking``: what to do with a model that thinks, "refuse", "off" or "keep" (see the module).
+
+        Raises:
+            ScopeError: an unknown ``thinking``, or a template that does not extend by prefix, with the remedy.
+        """
+        if thinking not in THINKING:
+            raise ScopeError(f"unknown thinking {thinking!r}: choose {', '.join(THINKING)}")
         self.tokenizer = tokenizer
+        self.probe = probe = probe_template(tokenizer)
+        self._thinks = thinking != "off" or not probe.has_switch
         system, first, second = PROBE
-        opening = self._render([("system", system), ("user", first)])
-        longer = self._render([("system", system), ("user", first), ("assistant", second), ("user", first)])
-        if not longer.startswith(opening + second):
+        start = [("system", system), ("user", first)]
+        longer = self._render([*start, ("assistant", second), ("user", first)])
+        before, said, after = longer.partition(second)
+        if not said or (thinking == "refuse" and not probe.appendable):
             raise ScopeError(
                 "this model's chat template rewrites earlier turns, so a dialogue cannot grow token by token; "
-                "use a non-thinking variant of the model (an -Instruct one) or a template that keeps every turn"
+                + (probe.remedy if said else "use a template that keeps every turn")
             )
-        self._between = longer[len(opening) + len(second) :].split(first)
-        if len(self._between) != 2:
+        if thinking == "off" and not (probe.has_switch or probe.appendable):
+            raise ScopeError(
+                "this model's chat template has no switch for its thoughts: use a non-thinking variant of the model "
+                "(an -Instruct one), or keep all thoughts (thinking='keep')"
+            )
+        self._between = after.split(first)
+        if len(self._between) != 2 or first not in before:
             raise ScopeError("this model's chat template changes the words of a message; use another template")
         self.opening = lru_cache(maxsize=4096)(self._opening)
         self.continuation = lru_cache(maxsize=4096)(self._continuation)
 
     def _render(self, messages: list[tuple[str, str]]) -> str:
-        turns = [{"role": role, "content": content} for role, content in messages]
-        return self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return render(self.tokenizer, messages, self._thinks)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -50,4 +159,5 @@ class ChatFormat:
 
     def _continuation(self, heard: str) -> list[int]:
         """Ids that follow this seat's last sampled token: close its turn, the partner's words, open the next."""
-        return self._encode(self._between[0] + heard + self._between[1])
+        said = heard.strip() if self.probe.trims else heard
+        return self._encode(self._between[0] + said + self._between[1])
