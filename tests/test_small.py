@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from scope_lite.cli import app
 from scope_lite.engines import adapters
+from scope_lite.engines.adapters import split_adapter
 from scope_lite.engines.chat import ChatFormat
 from scope_lite.engines.generate import SamplingConfig, TextSampler
 from scope_lite.engines.pretrained import load_model
@@ -24,6 +25,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.prompts import persuadee_chat
 from scope_lite.small import FinetuneConfig, Progress, encode, finetune, split_of
 from scope_lite.small.data import system_prompt
+from scope_lite.small.finetune import adapter_settings
 from scope_lite.small.training import Trainer, perplexity, spoken_nll
 from scope_lite.tasks.p4g import Dialogue, Person, Turn
 
@@ -176,6 +178,17 @@ def test_held_out_perplexity_falls_and_the_best_is_kept(base: Path, dialogues: l
     assert manifest["dialogues"] == dict(Counter(split_of(d.name) for d in dialogues))
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["steps_done"] == 12
     assert str(tmp_path) not in manifest["command"]
+
+
+def test_an_adapter_names_its_base_as_it_was_given(adapter: Path, base: Path) -> None:
+    settings = json.loads((adapter / adapters.CONFIG).read_text())
+    assert settings["base_model_name_or_path"] == str(base) and settings["r"] == 2 and settings["lora_alpha"] == 4
+    assert split_adapter(adapter) == (str(base), adapter)
+    # the shipped ones say "smollm2", and never a folder of the machine that trained them
+    trainer = Trainer(
+        FinetuneConfig("persuadee", "smollm2", rank=2), load_model(base), {"train": [], "valid": [], "test": []}
+    )
+    assert adapter_settings(trainer)["base_model_name_or_path"] == "smollm2"
 
 
 def test_more_steps_go_on_and_end_where_the_longer_run_ends(

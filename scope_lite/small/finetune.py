@@ -95,14 +95,11 @@ def write_adapter(trainer: Trainer, out: Path, device: str) -> dict[str, Any]:
     """Write the best adapter in half precision and its manifest; the test perplexity is that of the written file."""
     beside = out.with_name(f".{out.name}.writing")
     shutil.rmtree(beside, ignore_errors=True)
-    lora = trainer.peft.peft_config["default"].to_dict()
-    lora |= {"target_modules": sorted(lora["target_modules"]), "inference_mode": True}
-    settings = {name: value for name, value in lora.items() if isinstance(value, str | int | float | list | None)}
     with plain_disk_errors(out):
         beside.mkdir(parents=True)
         # half precision keeps 11 bits of a weight, at half the size
         save_file({name: t.half().contiguous() for name, t in trainer.best.items()}, beside / adapters.WEIGHTS)
-        replace_text(beside / adapters.CONFIG, json.dumps(settings, indent=1, sort_keys=True) + "\n")
+        replace_text(beside / adapters.CONFIG, json.dumps(adapter_settings(trainer), indent=1, sort_keys=True) + "\n")
     test = trainer.splits["test"]
     with trainer.peft.disable_adapter():
         base = perplexity(trainer.peft.get_base_model(), test)
@@ -113,6 +110,15 @@ def write_adapter(trainer: Trainer, out: Path, device: str) -> dict[str, Any]:
         shutil.rmtree(out, ignore_errors=True)
         beside.rename(out)
     return manifest
+
+
+def adapter_settings(trainer: Trainer) -> dict[str, Any]:
+    """What ``adapter_config.json`` says: plain values only, the base by the name that it was asked for by."""
+    lora = trainer.peft.peft_config["default"].to_dict()
+    # peft itself would name the folder on this machine from which the base was read
+    lora |= {"target_modules": sorted(lora["target_modules"]), "base_model_name_or_path": trainer.config.model}
+    lora |= {"inference_mode": True}
+    return {name: value for name, value in lora.items() if isinstance(value, str | int | float | list | None)}
 
 
 def _manifest(trainer: Trainer, base: float, tuned: float, digest: str) -> dict[str, Any]:

@@ -78,9 +78,8 @@ class Trainer:
     def __init__(self, config: FinetuneConfig, loaded: LoadedModel, splits: dict[str, list[Example]]) -> None:
         self.config, self.loaded, self.splits = config, loaded, splits
         lora = LoraConfig(
-            r=config.rank, lora_alpha=2 * config.rank, target_modules=[*LORA_TARGETS], task_type="CAUSAL_LM",
-            base_model_name_or_path=config.model,
-        )  # fmt: skip
+            r=config.rank, lora_alpha=2 * config.rank, target_modules=[*LORA_TARGETS], task_type="CAUSAL_LM"
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             self.peft: Any = get_peft_model(loaded.model, lora)
