@@ -94,8 +94,9 @@ class TextConfig(Settings):
     """a message of the policy is cut here"""
     reply_tokens: int = Field(default=40, ge=1)
     """a simulator's reply is cut here; a verbalized list may have as many for each of its candidates"""
-    context: int = Field(default=2048, ge=64)
-    """tokens that the policy's transcript may hold; a dialogue that outgrows it ends, with outcome "context" """
+    context: int | None = Field(default=None, ge=64)
+    """tokens that the policy's transcript may hold; a dialogue that outgrows it ends, with outcome "context"; null: as
+    many as the model was made for"""
     micro_batch: int = Field(default=4, ge=1)
     """dialogues whose gradient is computed at once: memory, not meaning (the gradients add up to the batch's)"""
     closing_question: bool = True

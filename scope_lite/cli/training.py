@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 def train(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A configuration file.")] = None,
     method: Annotated[str | None, typer.Option(help="base, single, persona, verbalized, ensemble, ...")] = None,
-    world: Annotated[str | None, typer.Option(help="A nano world, or p4g, tau2-retail, tau2-airline (real text).")] = None,
+    world: Annotated[
+        str | None, typer.Option(help="A nano world, or p4g, tau2-retail, tau2-airline (real text).")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     setting: Annotated[

@@ -117,7 +117,8 @@ class TextScene:
         simulators = PromptedSeat(
             voices, seat_systems(episodes, "simulator"), keys, "simulator" if split == "train" else "panel"
         )
-        return simulators, run_episodes(episodes, seat, simulators, keys, names, text.context)
+        limit = text.context or getattr(policy.model.config, "max_position_embeddings", None)
+        return simulators, run_episodes(episodes, seat, simulators, keys, names, limit)
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float | None]:
         """The share of each outcome, by name."""
