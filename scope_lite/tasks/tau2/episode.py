@@ -7,7 +7,7 @@ tool's output, is never trained: only what a seat itself sampled is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -74,7 +74,8 @@ class Tau2Episode:
         """
         self.task, self.environment, self.judge = task, environment, judge
         self.max_turns, self.max_output = max_turns, max_output
-        self.systems = {"policy": agent_system(environment.policy, environment.schemas, style), "simulator": user}
+        agent = agent_system(environment.policy, environment.schemas, style)
+        self.systems: Mapping[str, str] = {"policy": agent, "simulator": user}
         self.events: list[Event] = [Said("agent", GREETING)]
         self.acts: list[str] = [GREETING]
         """every message of the agent, as it wrote them, greeting first"""
@@ -82,7 +83,7 @@ class Tau2Episode:
         """``replies[i]`` is what ``acts[i]`` was answered with; the last act of a cut episode has none"""
         self.turns = 0
         self.outcome = ""
-        self.hears = GREETING
+        self.hears: str | None = GREETING
         self.next_seat: Literal["policy", "simulator"] | None = "simulator"
 
     def take(self, message: str) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 MAX_OUTPUT = 8_000
-"""characters of a tool's output that the agent reads; the longest of the gold replays has 5,221"""
+"""characters of a tool's output that the agent reads; no output of the gold replays is that long"""
 MAX_EXPRESSION = 200
 _FENCE = re.compile(r"\A```[A-Za-z_]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 _TAG = re.compile(r"\A<tool_call>(.*)</tool_call>\Z", re.DOTALL)
