@@ -199,7 +199,8 @@ def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path):
     for name, told in (
         ("nothing", "base:persuasion"),
         ("base:persuasoin", "did you mean"),
-        ("base:airline", "unknown model|no panel"),
+        ("base:airline", "nano build --world airline"),
+        ("base:p4g", "speaks in text"),
         ("persuasion-", "fits 2 runs"),
     ):
         with pytest.raises(ScopeError, match=told) as error:

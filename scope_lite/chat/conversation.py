@@ -174,7 +174,7 @@ class Conversation:
         lines = [f"{who} ({m.said}): {self.world.say(m.said)}" for who, m in said if m]
         if self.ending:
             outcome = self.ending.outcome.said
-            lines.append(f"outcome ({outcome}): {self.world.say(outcome)} reward {self.ending.reward:.2f}")
+            lines.append(f"outcome ({outcome}): {self.world.say(outcome)} (reward {self.ending.reward:.2f})")
         return "\n".join(lines)
 
     def _begin(self) -> None:

@@ -17,9 +17,10 @@ from scope_lite.paths import RUNS
 from scope_lite.rng import RowKeys
 from scope_lite.runs import Checkpoint, find
 from scope_lite.runs.checkpoints import load_newest
+from scope_lite.scenes.nano import NanoScene
 from scope_lite.seats import Seat
-from scope_lite.simulators import Cast, Library, check_names, read_panel
-from scope_lite.worlds import World, get_world
+from scope_lite.simulators import Cast, Library, read_panel
+from scope_lite.worlds import World
 
 BASE = "base:"
 """before a world's name: its shipped base model, untrained"""
@@ -72,7 +73,8 @@ def load_policy(run: str | Path, root: Path = RUNS) -> LoadedPolicy:
     """The policy of a run (its name, the beginning of it, or its folder), or of "base:<world>".
 
     Raises:
-        ScopeError: if there is no such run, it has no checkpoint yet, or its models are not the ones it trained on.
+        ScopeError: if there is no such run, it has no checkpoint yet, its models are not the ones that it trained on,
+            or its world is not a nano world.
     """
     if str(run).startswith(BASE):
         config, checkpoint = method_config("base", world=str(run).removeprefix(BASE)), None
@@ -81,20 +83,19 @@ def load_policy(run: str | Path, root: Path = RUNS) -> LoadedPolicy:
         folder = _find(root, run)
         config, checkpoint = _read(folder)
         name = folder.name
-    check_names(config)
-    library = Library(get_world(config.world))
-    # as in train.train: in self-play the sharpness is the adapter's own, in the user's seat
-    kind = config.simulator.kind
-    both_seats = (config.simulator.sharpness or 1.0) if kind == "self" else 1.0
-    learner = Learner(library.seat_model(config.model, both_seats), config, seed=config.seed)
+    if config.is_text:
+        raise ScopeError(
+            f"{name} speaks in text of its own; one can talk to a policy of a nano world, whose acts are few"
+        )
+    scene = NanoScene(config)
+    learner = Learner(scene.policy_model(), config, seed=config.seed)
     cast: Cast | TrainedCast | None = None
     if checkpoint is not None:
         learner.load_state(checkpoint.tensors["policy"])
-        learns = kind in ("trained", "self")
-        cast = TrainedCast(library, config, learner) if learns else Cast(library, config.simulator)
+        cast = scene.cast(learner)
         cast.load_state(checkpoint.tensors)
     step = checkpoint.step if checkpoint else 0
-    return LoadedPolicy(name, step, library, learner.model, cast)
+    return LoadedPolicy(name, step, scene.library, learner.model, cast)
 
 
 def _find(root: Path, run: str | Path) -> Path:

@@ -14,7 +14,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.paths import RUNS
 
 _SPEAKER = '<div style="margin-top: .6em"><b>{who}</b>: {sentence} <code>{said}</code></div>'
-_CELL = '<td style="text-align: left; padding: 0 .5em">'
+_CELL = '<td style="text-align: left; white-space: nowrap; padding: 0 .5em">'
 _BAR = (
     f'<tr style="font-weight: {{weight}}">{_CELL}{{name}}</td>{_CELL}{{p:.3f}}</td>{_CELL}<div style="width: 12em">'
     f'<div style="background: #0072B2; height: .7em; width: {{p:.1%}}"></div></div></td>{_CELL}{{sentence}}</td></tr>'

@@ -115,8 +115,8 @@ def _show_turn(talk: Conversation, screen: Console) -> None:
         _line(screen, f"you are told: {world.say(talk.told)}")
     _show_message(talk, "agent", talk.turns[-1].act, screen)
     if talk.by_hand:
-        listed = [f"{i} {reply}: {world.say(reply)}" for i, reply in enumerate(talk.replies, 1)]
-        screen.print(Columns([Text(text, style="cyan") for text in listed], padding=(0, 3), column_first=True))
+        listed = [_short(f"{i} {reply}: {world.say(reply)}", "cyan") for i, reply in enumerate(talk.replies, 1)]
+        screen.print(Columns(listed, padding=(0, 3), column_first=True))
 
 
 def _show_message(talk: Conversation, speaker: str, message: Message, screen: Console) -> None:
@@ -131,9 +131,8 @@ def _show_message(talk: Conversation, speaker: str, message: Message, screen: Co
     table = Table(box=None, show_header=False, padding=(0, 1))
     for name, p in options.items():
         mark, style = (">", "bold") if name == message.said else ("", "dim")
-        table.add_row(
-            Text(mark), Text(name, style), f"{p:.3f}", Bar(1, 0, p, width=24), Text(talk.world.say(name), "dim")
-        )
+        bar = Bar(1, 0, p, width=min(24, screen.width // 6))
+        table.add_row(Text(mark), _short(name, style), f"{p:.3f}", bar, _short(talk.world.say(name), "dim"))
     others = len(message.probabilities) - len(options)
     if others:
         table.add_row("", Text(f"{others} others", "dim"), f"{1 - sum(options.values()):.3f}", "", "")
@@ -148,6 +147,11 @@ def _show_ending(talk: Conversation, screen: Console) -> None:
         _line(screen, f"the agent was told: {talk.world.say(talk.task)}")
     _show_message(talk, "outcome", ending.outcome, screen)
     _line(screen, f"reward {ending.reward:.2f} (expected after this talk: {ending.expected_reward:.2f})", "bold")
+
+
+def _short(text: str, style: str) -> Text:
+    """One line of a list, cut where the terminal ends."""
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _line(screen: Console, text: str, style: str = "") -> None:
