@@ -14,7 +14,7 @@ from scope_lite.runs import load_rollouts
 from scope_lite.worlds import get_world
 
 TINY = dict(steps=2, groups=2, group_size=4, eval_every=1, eval_dialogues=2, final_dialogues=4)
-FEW = {"base", "single", "verbalized", "population"}
+FEW = {"base", "single", "verbalized", "cotraining"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_every_figure_of_the_gallery_is_drawn_from_shipped_tables(table, tmp_pat
     single = table[table["variant"] == "single"].assign(variant="sim-a")
     single.to_csv(tmp_path / "single_by_simulator.csv", index=False)
     written = gallery.build(None, tmp_path, tmp_path / "figures")
-    drawn = [e for e in gallery.GALLERY if e.table in ("methods", "single_by_simulator")]
+    drawn = [e for e in gallery.GALLERY if e.table in ("methods", "single_by_simulator", "")]
     assert {p.name for p in written} == {f"{e.name}.{suffix}" for e in drawn for suffix in ("png", "pdf")}
     first = {p.name: p.read_bytes() for p in written}
     assert {p.name: p.read_bytes() for p in gallery.build(None, tmp_path, tmp_path / "figures")} == first

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
-from scope_lite.figures import cooperation, cotraining, training
+from scope_lite.figures import cooperation, cotraining, prompts, schematic, training
 from scope_lite.figures.style import save_figure, use_style
 
 
@@ -23,7 +23,7 @@ class Entry:
     """the paper's figure number"""
     name: str
     table: str
-    """the experiment whose table it is drawn from"""
+    """the experiment whose table it is drawn from; empty: from no table"""
     draw: Callable[[pd.DataFrame], Figure]
     paper: str
     """what the paper's figure shows, in our words"""
@@ -45,6 +45,15 @@ GALLERY = (
         "later: any policy that becomes good loses entropy here. (c) needs people and is not drawn.",
     ),
     Entry(
+        "2",
+        "fig02_problem_and_fixes",
+        "methods",
+        schematic.figure_2,
+        "A schematic of the problem and the two fixes.",
+        "No schematic, but the three distributions themselves, in `persuasion`: what the simulator answers to the most "
+        "open question, and what the policy earns in the end. Verbalized Sampling is a model of itself here.",
+    ),
+    Entry(
         "3",
         "fig03_three_simulators",
         "single_by_simulator",
@@ -62,6 +71,47 @@ GALLERY = (
         "same in `retail`, where a dialogue succeeds or not; (c) entropy in `persuasion`. The un-sharpened control "
         "(black) is ours and trains on P itself, here and below.",
         also=("methods_retail",),
+    ),
+    Entry(
+        "5",
+        "fig05_persuader_prompt",
+        "",
+        prompts.figure_5,
+        "The prompt of the persuader.",
+        "Ours, in our words. At nano scale no prompt is needed: an act is one token.",
+    ),
+    Entry(
+        "6",
+        "fig06_persuadee_prompt",
+        "",
+        prompts.figure_6,
+        "The prompt of the persuadee, a simulated user.",
+        "Ours; `$persona` is empty for the plain simulator and holds background and traits for Persona-Guided.",
+    ),
+    Entry(
+        "7",
+        "fig07_verbalized_prompt",
+        "",
+        prompts.figure_7,
+        "The block that asks for Verbalized Sampling.",
+        "Ours: it stands last, because a small model follows what it read last, and gives no example texts, because it "
+        "would copy them.",
+    ),
+    Entry(
+        "8",
+        "fig08_user_simulator_prompt",
+        "",
+        prompts.figure_8,
+        "The prompt of the user simulator of τ²-bench.",
+        "Ours; `$scenario` is the benchmark's own text. Episodes of the real benchmark use its own guidelines.",
+    ),
+    Entry(
+        "9",
+        "fig09_cooperation_prompt",
+        "",
+        prompts.figure_9,
+        "The prompt of an agent in CooperBench.",
+        "Ours, with the tools of our episodes: a shell, a message to the partner, and handing in.",
     ),
     Entry(
         "17",
@@ -195,14 +245,15 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
     written: list[Path] = []
     for entry in [known[n] for n in only] if only else GALLERY:
         table = results / f"{entry.table}.csv"
-        if not table.exists():
+        if entry.table and not table.exists():
             message = f"figure {entry.number} needs {table.name}; make it with 'scope-lite results build {entry.table}'"
             if only:
                 raise ScopeError(message)
             print(message)
             continue
-        tables = [table, *(p for p in (results / f"{name}.csv" for name in entry.also) if p.exists())]
-        fig = entry.draw(pd.concat([pd.read_csv(path) for path in tables], ignore_index=True))
+        paths = [results / f"{name}.csv" for name in (entry.table, *entry.also) if name]
+        tables = [pd.read_csv(path) for path in paths if path.exists()]
+        fig = entry.draw(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame())
         written += save_figure(fig, entry.name, out)
         plt.close(fig)
     write_page(out)

@@ -1,0 +1,72 @@
+"""Figures 5 to 9: the prompts, rendered from the texts that the code sends to models."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from scope_lite import prompts
+from scope_lite.figures.style import footnote
+from scope_lite.prompts import persuadee, persuader, user_simulator, verbalized
+from scope_lite.tasks.cooperbench.agents import AGENT
+
+WIDTH = 96
+LINE = 0.135
+"""height of a line of text, in inches"""
+ROLES = {"system": "#0072B2", "user": "#7f7f7f", "assistant": "#D55E00"}
+
+
+def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
+    """Messages of a chat as a model reads them, one box each, the role in its colour.
+
+    Args:
+        messages: (role, text) in order; ``$name`` in a text is filled in for each dialogue.
+        where: the module that the text stands in.
+    """
+    wrapped = [
+        (role, [piece for line in text.split("\n") for piece in textwrap.wrap(line, WIDTH) or [""]])
+        for role, text in messages
+    ]
+    lines = sum(len(text) + 2 for _, text in wrapped) + 1
+    fig, ax = plt.subplots(figsize=(6.4, lines * LINE + 0.3))
+    ax.set(xlim=(0, 1), ylim=(lines, 0))
+    ax.axis("off")
+    top = 0.5
+    for role, text in wrapped:
+        height = len(text) + 1.3
+        ax.add_patch(plt.Rectangle((0.0, top), 1, height, fc=ROLES[role], alpha=0.07, ec="none"))
+        ax.add_patch(plt.Rectangle((0.0, top), 0.006, height, fc=ROLES[role], ec="none"))
+        ax.text(0.985, top + 0.25, role, ha="right", va="top", fontsize=6.5, color=ROLES[role])
+        for i, line in enumerate(text):
+            # a dollar sign would begin mathematics
+            ax.text(0.02, top + 0.7 + i, line.replace("$", r"\$"), va="top", fontsize=6.8, family="monospace")
+        top += height + 0.7
+    footnote(fig, f"the text that the code uses: {where}; $words are filled in")
+    return fig
+
+
+def figure_5(_: pd.DataFrame) -> Figure:
+    return chat_card([("system", persuader.SYSTEM)], "scope_lite/prompts/persuader.py")
+
+
+def figure_6(_: pd.DataFrame) -> Figure:
+    return chat_card([("system", persuadee.SYSTEM)], "scope_lite/prompts/persuadee.py")
+
+
+def figure_7(_: pd.DataFrame) -> Figure:
+    chat = prompts.with_verbalized_block([{"role": "user", "content": user_simulator.AGENT_OPENING}])
+    assert chat[-1]["content"].endswith(verbalized.BLOCK[-40:])
+    return chat_card([("user", chat[-1]["content"])], "scope_lite/prompts/verbalized.py, after the last line heard")
+
+
+def figure_8(_: pd.DataFrame) -> Figure:
+    chat = prompts.user_simulator_chat("$scenario", [user_simulator.AGENT_OPENING])
+    return chat_card([(m["role"], m["content"]) for m in chat], "scope_lite/prompts/user_simulator.py")
+
+
+def figure_9(_: pd.DataFrame) -> Figure:
+    return chat_card([("system", AGENT)], "scope_lite/tasks/cooperbench/agents.py")
