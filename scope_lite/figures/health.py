@@ -37,7 +37,7 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
         ax.grid(axis="y", visible=False)
         for place, row in enumerate(part.itertuples()):
             _draw_row(ax, place, row, values[row.key].dropna().tolist(), top)
-    fig.suptitle(title, fontsize=9, x=0.01, ha="left", parse_math=False)
+    axes[0, 0].set_title(title, loc="left", parse_math=False)
     handles = [
         Line2D([], [], color=GOOD, marker="o", markersize=6, linewidth=2, label="good"),
         Line2D([], [], color=LOOK, marker="o", markersize=6, linewidth=2, label="look at it"),
@@ -45,7 +45,7 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
                label="hollow: the interval reaches past the threshold"),
         plt.Rectangle((0, 0), 1, 1, color=LOOK, alpha=0.12, linewidth=0, label="side to look at"),
     ]  # fmt: skip
-    fig.legend(handles=handles, loc="outside upper right", ncols=4, handletextpad=0.5, columnspacing=1.2)
+    fig.legend(handles=handles, loc="outside upper left", ncols=4, handletextpad=0.5, columnspacing=1.2)
     footnote(
         fig, ". ".join(filter(None, [note, "small dots: dialogues; bars: 95 % over dialogues; thresholds are ours"]))
     )
