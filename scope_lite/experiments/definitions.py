@@ -39,6 +39,8 @@ HEAD_STARTS = (0, 10, 20, 40)
 """steps in which only the simulator learns"""
 SIMULATOR_RATES = (1e-3, 3e-3, 1e-2)
 """learning rates of the simulator; the policy's stays 1e-3"""
+POLICY_RATES = (1e-3, 5e-4, 2.5e-4)
+"""learning rates of the policy; the simulator's stays 1e-3"""
 MANY = 10
 """seeds where methods are compared"""
 FIRST_WORLD = 1000
@@ -131,6 +133,17 @@ def _simulator_rates() -> list[Variant]:
     ]
 
 
+def _policy_rates() -> list[Variant]:
+    """The race, from the other side: what if the policy is slower? Made after a faster simulator had saved nobody."""
+    trained = [
+        _trained(f"{kind}, rate={rate:g}", sharpness=START_GAMMA, **TRAINED_KINDS[kind])
+        for kind in ("Co-Training", "Population")
+        for rate in POLICY_RATES
+    ]
+    variants = [*trained, *((f"un-sharpened, rate={rate:g}", {"method": "unsharpened"}) for rate in POLICY_RATES)]
+    return [(v, {**s, "learning_rate": float(v.split("=")[1])}) for v, s in variants]
+
+
 def _controls() -> list[Variant]:
     """What is not a method: a collapsed simulator drawn anew for each group, a frozen judge, more compute."""
     every_mode = {"members": ["sim-a", "sim-b", "sim-c", "sim-d", "sim-e"]}
@@ -189,6 +202,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pool_rules": Experiment(_pool_rules),
     "head_starts": Experiment(_head_starts),
     "simulator_rates": Experiment(_simulator_rates),
+    "policy_rates": Experiment(_policy_rates),
     "controls": Experiment(_controls, 5),
     "multiverse": Experiment(
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
