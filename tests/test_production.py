@@ -115,7 +115,7 @@ def test_a_killed_run_goes_on_where_it_stopped_and_gives_the_same_table(
     whole = Canned()
     expected = production.produce(whole, histories, setting)
     killed = Canned(ReplyCache(tmp_path), lives=9)
-    work = production.pieces(killed, histories)
+    work = production.pieces(killed, histories, setting)
     before = production.missing(killed, work, setting)
     with pytest.raises(KeyboardInterrupt):
         production.produce(killed, histories, setting)
@@ -138,5 +138,14 @@ def test_the_table_survives_its_file(histories: list[History], tmp_path: Path) -
 
 def test_nothing_to_do_takes_no_time_and_asks_no_model(histories: list[History], tmp_path: Path) -> None:
     sampler = Canned(ReplyCache(tmp_path))
-    production.produce(sampler, histories, Setting(replies=4))
-    assert production.expected_hours(sampler, production.pieces(sampler, histories), Setting(replies=4)) == 0.0
+    setting = Setting(replies=4)
+    production.produce(sampler, histories, setting)
+    assert production.expected_hours(sampler, production.pieces(sampler, histories, setting), setting) == 0.0
+
+
+def test_a_part_of_the_conditions_can_be_drawn_and_an_unknown_one_is_one_line(histories: list[History]) -> None:
+    made = production.produce(Canned(), histories, Setting(replies=2, only=("VS", "direct, T = 1")))
+    assert set(made["condition"]) == {"VS, free", "VS, grammar", "direct, T = 1", "direct, T = 1.3"}
+    with pytest.raises(ScopeError, match="no condition begins with 'vs'") as caught:
+        production.produce(Canned(), histories, Setting(only=("vs",)))
+    assert "\n" not in str(caught.value)

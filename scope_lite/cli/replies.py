@@ -33,6 +33,10 @@ def simulator_replies(
     p4g: Annotated[
         Path | None, typer.Option(help="Folder of the raw dialogues; else SCOPE_LITE_P4G, else a download.")
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help='Conditions whose names begin so, such as "direct" or "VS"; all by default.'),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
     prices: Annotated[
         tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")
@@ -51,9 +55,9 @@ def simulator_replies(
     places = production.p4g_histories(dialogues.load_dialogues(p4g, annotated=True), histories)
     if scenarios:
         places += production.retail_histories(tau2.spread(tau2.load_scenarios(), scenarios))
-    setting = production.Setting(replies, max_new_tokens, seed=seed)
+    setting = production.Setting(replies, max_new_tokens, seed=seed, only=tuple(only or ()))
     sampler = open_sampler(model, device, ReplyCache(paths.cache_folder() / "replies"), prices or (), budget)
-    work = production.pieces(sampler, places)
+    work = production.pieces(sampler, places, setting)
     chats, tokens = production.missing(sampler, work, setting)
     plan = f"{len(places)} histories, {replies} replies each, {len({c.name for c, _ in work})} conditions"
     typer.echo(f"{plan}; to do: {chats} chats, at most {tokens:,} tokens")
@@ -74,7 +78,7 @@ def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Set
 
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    work = production.pieces(sampler, places)
+    work = production.pieces(sampler, places, setting)
     size = {f"{part[0].task}: {c.name}": production.request(c, part, setting) for c, part in work}
     # a verbalized list takes longer than a reply, and a chat with few replies less than one with many
     weight = {name: asked.replies * asked.config.max_new_tokens for name, asked in size.items()}
@@ -116,7 +120,7 @@ def _write(
     note: dict[str, Any] = {
         "command": f"scope-lite simulator replies --histories {tasks.count('p4g')} --scenarios "
         f"{tasks.count('retail')} --replies {setting.replies} --max-new-tokens {setting.max_new_tokens} "
-        f"--seed {setting.seed}",
+        f"--seed {setting.seed}" + "".join(f' --only "{start}"' for start in setting.only),
         "model": sampler.name,
         "histories": {task: tasks.count(task) for task in dict.fromkeys(tasks)},
         "outputs": len(table),

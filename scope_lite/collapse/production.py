@@ -90,6 +90,8 @@ class Setting:
     """a direct reply is cut here; a verbalized list may be four and a half times as long"""
     candidates: int = 5
     seed: int = 0
+    only: tuple[str, ...] = ()
+    """draw just the conditions whose names begin so ("direct", "VS, grammar"); all if empty"""
 
 
 def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int) -> list[History]:
@@ -158,19 +160,26 @@ def request(condition: Condition, histories: Sequence[History], setting: Setting
     return Request([h.chat(persona) for h in histories for persona in personas], each, config)
 
 
-def conditions_for(sampler: TextSampler | ApiSampler, task: str) -> list[Condition]:
-    """The conditions that a task has for a sampler: personas are the persuadee's, a grammar needs a local model."""
+def conditions_for(sampler: TextSampler | ApiSampler, task: str, only: tuple[str, ...] = ()) -> list[Condition]:
+    """The conditions that a task has for a sampler: personas are the persuadee's, a grammar needs a local model.
+
+    Raises:
+        ScopeError: ``only`` has a beginning that no condition has.
+    """
+    if unknown := [start for start in only if not any(c.name.startswith(start) for c in CONDITIONS)]:
+        raise ScopeError(f"no condition begins with {unknown[0]!r}: there are {'; '.join(c.name for c in CONDITIONS)}")
     local = isinstance(sampler, TextSampler)
-    return [c for c in CONDITIONS if (local or not c.with_grammar) and (task == "p4g" or c.kind != "personas")]
+    possible = [c for c in CONDITIONS if (local or not c.with_grammar) and (task == "p4g" or c.kind != "personas")]
+    return [c for c in possible if not only or c.name.startswith(only)]
 
 
 Pieces = list[tuple[Condition, list[History]]]
 
 
-def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History]) -> Pieces:
+def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> Pieces:
     """Conditions with the histories of one task, in the order in which they are drawn."""
     by_task = {task: [h for h in histories if h.task == task] for task in dict.fromkeys(h.task for h in histories)}
-    return [(c, part) for task, part in by_task.items() for c in conditions_for(sampler, task)]
+    return [(c, part) for task, part in by_task.items() for c in conditions_for(sampler, task, setting.only)]
 
 
 def missing(sampler: TextSampler | ApiSampler, work: Pieces, setting: Setting) -> tuple[int, int]:
@@ -240,7 +249,7 @@ def produce(
 ) -> pd.DataFrame:
     """The whole reply table. ``progress`` is called with a piece's name, and its chats done and in all."""
     tables = []
-    for condition, part in pieces(sampler, histories):
+    for condition, part in pieces(sampler, histories, setting):
         name = f"{part[0].task}: {condition.name}"
 
         def tell(done: int, of: int, name: str = name) -> None:
