@@ -64,6 +64,8 @@ def test_a_dialogue_in_words_uses_the_worlds_sentences_and_ends_with_the_outcome
     ]  # fmt: skip
     assert lines[0][2] == world.say("ask") != "ask"
     assert [words for _, act, words in runs.in_words(None, dialogue)] == ["ask", "reveal-heart", "give-0.50"]
+    unanswered = runs.in_words(None, {**dialogue, "acts": ["ask", "push"]})
+    assert [speaker for speaker, *_ in unanswered] == ["policy", "simulator", "policy", "outcome"]
 
 
 def test_runs_without_dialogues_or_without_a_common_simulator_are_told(tmp_path: Path) -> None:

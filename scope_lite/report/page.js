@@ -91,7 +91,10 @@ function reader(data) {
     };
     reward.textContent = `step ${dialogue.step}, reward ${dialogue.reward.toFixed(2)}`;
     list.replaceChildren(
-      ...dialogue.acts.flatMap((act, turn) => [item("policy", act), item("simulator", dialogue.replies[turn])]),
+      ...dialogue.acts.flatMap((act, turn) => {
+        const reply = dialogue.replies[turn];  // whoever ends a dialogue leaves the other one without a last word
+        return reply === undefined ? [item("policy", act)] : [item("policy", act), item("simulator", reply)];
+      }),
       item("outcome", dialogue.outcome));
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,11 @@ def in_words(world: World | None, dialogue: dict[str, Any]) -> list[tuple[str, s
         world: whose sentences to use; None leaves each act as it is.
     """
     say = world.say if world else str
-    lines = []
-    for act, reply in zip(dialogue["acts"], dialogue["replies"], strict=True):
-        lines += [("policy", act, say(act)), ("simulator", reply, say(reply))]
+    lines: list[tuple[str, str, str]] = []
+    # whoever ends a dialogue leaves the other one without a last word
+    for act, reply in zip_longest(dialogue["acts"], dialogue["replies"]):
+        turn = (("policy", act), ("simulator", reply))
+        lines += [(speaker, word, say(word)) for speaker, word in turn if word is not None]
     return [*lines, ("outcome", dialogue["outcome"], say(dialogue["outcome"]))]
 
 
