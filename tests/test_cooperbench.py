@@ -1,31 +1,26 @@
-"""CooperBench: the dataset folder, the merge and its verdict, two agents on a task, and hostile code kept in bounds."""
+"""CooperBench: the dataset folder, the merge and its verdict, and two agents on a task."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from scope_lite.episodes import WrittenSeat, run_episodes
 from scope_lite.errors import ScopeError
 from scope_lite.rng import RowKeys
-from scope_lite.tasks.cooperbench import PairResult, PairTask, Suite, evaluate_pair, jail, load_pairs, sandbox
+from scope_lite.tasks.cooperbench import PairResult, PairTask, Suite, evaluate_pair, load_pairs, sandbox
 from scope_lite.tasks.cooperbench.agents import BEGIN, PairEpisode, open_episode
 from scope_lite.tasks.cooperbench.evaluate import files_of
-from scope_lite.tasks.cooperbench.sandbox import Done, Limits, Way, run, scratch_folder
+from scope_lite.tasks.cooperbench.sandbox import Done, Limits
 from scope_lite.tasks.tau2.tools import ToolCall
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="foreign code is contained on Linux only")
@@ -34,7 +29,7 @@ SHOP = "def price(x):\n    return x\n\n\nRATE = 1\n\n\ndef name():\n    return '
 TWICE = SHOP.replace("return x", "return 2 * x")
 BIG = SHOP.replace("'shop'", "'big shop'")
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-"""for attacks, which need the standard library only: one that any user id can reach"""
+"""one that any user id can reach"""
 PYTEST = Suite(environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, limits=Limits(seconds=60))
 CALL = "import glob, runpy\nfor path in glob.glob('tests/*.py'):\n    runpy.run_path(path)['test_it']()"
 PLAIN = Suite(command=(PYTHON, "-c", CALL), environment={"PYTHONPATH": "."}, limits=Limits(seconds=60))
@@ -228,252 +223,6 @@ def test_files_of_a_patch_are_those_it_leaves() -> None:
     assert files_of(patch({"a.py": "1\n", "b.py": "1\n"}, {"a.py": "2\n", "c/d.py": "1\n"})) == ["a.py", "c/d.py"]
 
 
-# ---- hostile code
-
-
-@pytest.fixture(params=["namespaces", "landlock"])
-def way(request: pytest.FixtureRequest) -> Way:
-    """Each way of containment that works on this machine."""
-    if request.param == "namespaces" and sandbox.best_way() != "namespaces":
-        pytest.skip("no namespaces for this user here")
-    if request.param == "landlock" and jail.landlock_version() < jail.LANDLOCK_MINIMUM:
-        pytest.skip("no Landlock here")
-    return "namespaces" if request.param == "namespaces" else "landlock"
-
-
-@pytest.fixture
-def scratch() -> Iterator[Path]:
-    with scratch_folder() as folder:
-        yield folder
-
-
-@pytest.fixture
-def mark() -> Iterator[str]:
-    """A word on the command line of every process of a test; none of them may be left at its end."""
-    word = f"mark-{uuid.uuid4().hex}"
-    yield word
-    assert [process.pid for process in psutil.process_iter() if word in arguments_of(process)] == []
-
-
-def arguments_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-ATTACK = """
-import os, sys
-outside, scratch, secret, word = sys.argv[1:]
-os.makedirs(scratch, exist_ok=True)
-
-def attempt(name, do):
-    try:
-        do()
-    except OSError as error:
-        print(name, "refused:", type(error).__name__)
-    else:
-        print(name, "DONE")
-
-def through_a_link():
-    os.symlink(outside, scratch + "/link")
-    open(scratch + "/link/linked", "w").close()
-
-attempt("new file", lambda: open(outside + "/new", "w").close())
-attempt("change", lambda: open(outside + "/victim", "a").write("changed"))
-attempt("empty", lambda: os.truncate(outside + "/victim", 0))
-attempt("delete", lambda: os.unlink(outside + "/victim"))
-attempt("folder", lambda: os.mkdir(outside + "/folder"))
-attempt("link", through_a_link)
-attempt("secret", lambda: print(open(secret).read()))
-for folder in ("/tmp", "/dev/shm", "/var/tmp"):
-    attempt(folder, lambda: open(folder + "/" + word, "w").close())
-open(scratch + "/mine", "w").write("written")
-print("inside", open(scratch + "/mine").read())
-"""
-COMMON = ("/tmp", "/dev/shm", "/var/tmp")
-
-
-@pytest.fixture
-def outside(place: Path) -> Path:
-    """A folder where anyone may write, so that only the containment stands in the way."""
-    folder = place / "outside"
-    folder.mkdir()
-    (folder / "victim").write_text("whole")
-    for path in (folder, folder / "victim"):
-        path.chmod(0o777)
-    return folder
-
-
-def attack(outside: Path, scratch: Path, place: Path, word: str) -> list[str]:
-    (place / "secret").write_text("my secret")
-    return [PYTHON, "-c", ATTACK, str(outside), str(scratch / "own"), str(place / "secret"), word]
-
-
-def test_hostile_code_writes_in_its_scratch_folder_only(
-    way: Way, outside: Path, scratch: Path, place: Path, mark: str
-) -> None:
-    done = run(attack(outside, scratch, place, mark), scratch, way=way, together=True)
-    assert done.ok and "inside written" in done.stdout, done.stdout
-    assert sorted(path.name for path in outside.iterdir()) == ["victim"]
-    assert (outside / "victim").read_text() == "whole"
-    assert "my secret" not in done.stdout
-    assert not any((Path(folder) / mark).exists() for folder in COMMON)
-    assert (scratch / "own" / "mine").read_text() == "written"
-
-
-def test_the_same_attack_succeeds_where_nothing_contains_it(outside: Path, place: Path, mark: str) -> None:
-    """So that the test above can fail."""
-    done = subprocess.run(attack(outside, place, place, mark), capture_output=True, text=True, check=True)
-    for folder in COMMON:
-        (Path(folder) / mark).unlink(missing_ok=True)
-    assert sorted(path.name for path in outside.iterdir()) == ["folder", "linked", "new"]
-    assert "my secret" in done.stdout
-
-
-# The bomb counts itself: it never makes more than 200 processes, and none if no limit is in force.
-BOMB = """
-import os, resource, time
-assert os.getuid() != 0 and resource.getrlimit(resource.RLIMIT_NPROC)[0] != resource.RLIM_INFINITY, "nothing holds me"
-made = 0
-for _ in range(200):
-    try:
-        pid = os.fork()
-    except BlockingIOError:
-        break
-    if pid == 0:
-        os.setsid()
-        time.sleep(100)
-        os._exit(0)
-    made += 1
-print(made, "made")
-"""
-
-
-def test_a_fork_bomb_stops_at_the_limit_and_nothing_of_it_is_left(way: Way, scratch: Path, mark: str) -> None:
-    done = run([PYTHON, "-c", BOMB, mark], scratch, way=way, limits=Limits(seconds=60, processes=20))
-    assert done.ok, done.stderr
-    made = int(done.stdout.split()[0])
-    # without a user id or a namespace of its own, what the user starts or ends meanwhile shifts the count a little
-    assert made == 19 if way == "namespaces" or os.getuid() == 0 else 0 < made < 100
-
-
-HANG = """
-import os, signal, sys, time
-for number in range(1, signal.NSIG):
-    try:
-        signal.signal(number, signal.SIG_IGN)
-    except (OSError, ValueError):
-        pass
-for _ in range(3):
-    if os.fork() == 0:
-        os.setsid()  # out of the group; and again, so that nobody is its parent
-        if os.fork():
-            os._exit(0)
-print("here", flush=True)
-while True:
-    time.sleep(1)
-"""
-
-
-def test_a_hang_ends_with_all_that_left_the_process_group(way: Way, scratch: Path, mark: str) -> None:
-    done = run([PYTHON, "-c", HANG, mark], scratch, way=way, limits=Limits(seconds=3))
-    assert (done.ended, done.code, done.ok) == ("time", None, False)
-
-
-def test_what_a_command_leaves_behind_ends_with_it(way: Way, scratch: Path, mark: str) -> None:
-    script = f"setsid {PYTHON} -c 'import time; time.sleep(100)' {mark} >/dev/null 2>&1 & echo started"
-    done = run(["bash", "-c", script], scratch, way=way, limits=Limits(seconds=60))
-    assert done.ok and done.stdout == "started\n"
-
-
-def test_hostile_code_cannot_signal_us(way: Way, scratch: Path) -> None:
-    if not sandbox.containment(scratch, way).signals:
-        pytest.skip("Landlock before version 6 lets signals through")
-    with subprocess.Popen(["sleep", "100"]) as bystander:
-        kill = f"import os\nfor pid in ({os.getpid()}, {bystander.pid}):\n    os.kill(pid, 9)"
-        done = run([PYTHON, "-c", kill], scratch, way=way)
-        alive = bystander.poll() is None
-        bystander.kill()
-    assert alive and done.code == 1 and ("PermissionError" in done.stderr or "ProcessLookupError" in done.stderr)
-
-
-def test_there_is_no_network(way: Way, scratch: Path) -> None:
-    if sandbox.containment(scratch, way).network == "open":
-        pytest.skip("Landlock before version 4 does not know the network")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connect = (
-            f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 5); print('through')"
-        )
-        done = run([PYTHON, "-c", connect], scratch, way=way)
-        free = subprocess.run([PYTHON, "-c", connect], capture_output=True, text=True)
-    assert free.stdout == "through\n"  # the test can fail
-    assert done.code == 1 and "through" not in done.stdout
-
-
-def test_no_secret_of_the_environment_comes_through(way: Way, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "my secret")
-    look = "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'"
-    with subprocess.Popen(["sleep", "100"]) as holder:
-        done = run(["bash", "-c", look], scratch, way=way, environment={"GIVEN": "yes"})
-        free = subprocess.run(["bash", "-c", look], capture_output=True, text=True, errors="replace")
-        holder.kill()
-    assert "my secret" in free.stdout
-    assert "my secret" not in done.stdout and "GIVEN=yes" in done.stdout
-    assert f"HOME={scratch}/home" in done.stdout and f"TMPDIR={scratch}/tmp" in done.stdout
-
-
-def test_memory_of_one_and_of_all_together_is_bounded(way: Way, scratch: Path, mark: str) -> None:
-    one = run([PYTHON, "-c", "bytearray(1 << 29)"], scratch, way=way, limits=Limits(memory_mb=256))
-    assert one.code == 1 and "MemoryError" in one.stderr
-    many = "import os, time; [os.fork() for _ in range(2)]; x = bytearray(60 << 20); time.sleep(100)"
-    limits = Limits(seconds=60, memory_mb=150)
-    done = run([PYTHON, "-c", many, mark], scratch, way=way, limits=limits)
-    assert (done.ended, done.code) == ("memory", None)
-
-
-def test_file_size_is_bounded_and_free_disk_is_watched(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = "open('big', 'wb').write(bytes(2 << 20))"
-    assert not run([PYTHON, "-c", write], scratch, limits=Limits(file_mb=1)).ok
-    assert (scratch / "big").stat().st_size == 1 << 20
-    free = iter([9 << 30, 8 << 30])
-    monkeypatch.setattr(sandbox.shutil, "disk_usage", lambda _: SimpleNamespace(free=next(free, 1 << 30)))
-    done = run(["sleep", "100"], scratch, limits=Limits(disk_mb=4096))
-    assert done.ended == "disk"
-
-
-def test_long_output_keeps_its_ends(scratch: Path) -> None:
-    done = run([PYTHON, "-c", "print('first' + 'x' * 100_000 + 'last')"], scratch, limits=Limits(output_bytes=1000))
-    assert done.cut and len(done.stdout) < 1100 and "bytes left out" in done.stdout
-    assert done.stdout.startswith("firstx") and done.stdout.endswith("xlast\n")
-
-
-def test_arguments_are_no_shell_and_input_and_errors_come_apart(way: Way, scratch: Path) -> None:
-    done = run(["/bin/echo", "$(id)", "; `id` > file"], scratch, way=way)
-    assert done.stdout == "$(id) ; `id` > file\n"
-    done = run(["bash", "-c", "cat; echo wrong >&2; exit 3"], scratch, way=way, stdin="caf\udcff\n")
-    assert (done.stdout, done.stderr, done.code) == ("caf\udcff\n", "wrong\n", 3)
-
-
-def test_a_program_that_is_not_there_is_named(way: Way, scratch: Path) -> None:
-    with pytest.raises(ScopeError, match="cannot run nonesuch contained"):
-        run(["nonesuch"], scratch, way=way)
-
-
-def test_without_namespaces_and_landlock_nothing_is_run(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jail, "landlock_version", lambda: 2)
-    monkeypatch.setattr(sandbox, "best_way", lambda: "landlock")
-    with pytest.raises(ScopeError, match="neither by namespaces nor by Landlock"):
-        run(["touch", "file"], scratch)
-    assert not (scratch / "file").exists()
-
-
-def test_a_folder_that_foreign_code_has_locked_is_still_removed() -> None:
-    with scratch_folder() as folder:
-        assert run(["bash", "-c", "mkdir -p a/b; touch a/b/c; chmod 0 a/b a"], folder).ok
-    assert not folder.exists()
-
-
 # ---- the agents
 
 
@@ -507,9 +256,8 @@ SUBMIT = ToolCall("submit", {}).as_message()
 
 @pytest.fixture
 def paper(task: PairTask) -> PairEpisode:
-    asked: list[tuple[str, str]] = []
     spaces = (PaperWorkspace(), PaperWorkspace())
-    return PairEpisode(task, spaces, lambda patches: asked.append(patches) or 0.5, max_turns=4)  # type: ignore[arg-type, func-returns-value]
+    return PairEpisode(task, spaces, lambda patches: 0.5, max_turns=4)  # type: ignore[arg-type]
 
 
 def test_each_agent_knows_its_own_feature_only(paper: PairEpisode) -> None:
@@ -571,6 +319,5 @@ def test_two_agents_work_in_their_own_checkouts_and_the_loop_pays_the_merge(task
     assert [rollout.reward for rollout in rollouts] == [1.0, 0.0]
     assert [(rollout.outcome, rollout.turns) for rollout in rollouts] == [("submitted", 3), ("submitted", 2)]
     # each saw its own change, and not the other's
-    assert "1 file changed" in gold._answers["policy"] or gold.patches["policy"].count("\n+") == 2
     assert "2 * x" in gold.patches["policy"] and "big shop" not in gold.patches["policy"]
     assert "big shop" in gold.patches["simulator"] and lazy.patches["simulator"] == ""

@@ -99,6 +99,7 @@ def in_first_process(spec: dict[str, Any]) -> dict[str, Any]:
         os.write(writer, json.dumps(answer).encode())
         os._exit(0)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
+    checked(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "end with the caller")
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         answer = json.loads(pipe.read() or b"{}")

@@ -11,7 +11,7 @@ What holds, by what the system allows (``jail.py`` does it; :func:`containment` 
     fork bomb            RLIMIT_NPROC, for which root becomes a user id that nobody else has
     a hang               killed with all it started after ``Limits.seconds``
     memory               RLIMIT_AS for each process, and the sum is looked at four times a second
-    disk                 RLIMIT_FSIZE for each file, and the free space is looked at four times a second
+    disk                 RLIMIT_FSIZE for each file; all are added up when the disk's free space falls by as much
     secrets              environment built anew, nothing inherited
 
 Namespaces work as root, and as a user wherever the kernel lets users have them. Debian does; Ubuntu since 23.10 and
@@ -41,7 +41,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Literal
 
 import psutil
 
@@ -71,7 +71,7 @@ class Limits:
     file_mb: int = 256
     """size of one file"""
     disk_mb: int = 2048
-    """free space that may go while it runs"""
+    """size of the scratch folder"""
     output_bytes: int = 40_000
     """of each stream; the middle of a longer one is left out"""
 
@@ -128,48 +128,29 @@ def run(
         cwd: where it starts, within ``scratch``.
         readable: more folders that it may read, for instance a repository, or a Python environment.
         environment: variables beside PATH, HOME, TMPDIR and a few that keep runs alike.
-        stdin: what it reads.
         together: both streams in ``stdout``, in the order written.
         way: None takes the better one that works here.
 
     Raises:
         ScopeError: the system cannot contain it, or the program cannot be started in there.
     """
-    limits = limits or Limits()
-    scratch = scratch.resolve()
+    limits, scratch, began = limits or Limits(), scratch.resolve(), time.monotonic()
     held = containment(scratch, way)
     if os.getuid() == 0:
         _give_to(scratch, held.user)
-    reader, writer = os.pipe()
-    spec = {
+    specification = {
         "way": held.way,
         "command": list(command),
         "scratch": str(scratch),
         "cwd": str((cwd or scratch).resolve()),
-        "readable": list(dict.fromkeys([*SYSTEM, sys.base_prefix, sys.prefix, *(str(p.resolve()) for p in readable)])),
+        "readable": [*SYSTEM, sys.base_prefix, sys.prefix, *(str(path.resolve()) for path in readable)],
         "environment": _environment(scratch) | dict(environment or {}),
         "limits": _rlimits(limits),
         "uid": held.user,
-        "report_fd": writer,
     }
-    began = time.monotonic()
-    with tempfile.TemporaryFile() as words, os.fdopen(reader, "rb") as report:
-        words.write(stdin.encode(errors="surrogateescape"))
-        words.seek(0)
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(Path(jail.__file__)), json.dumps(spec)],
-                stdin=words,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if together else subprocess.PIPE,
-                env={},
-                cwd="/",
-                pass_fds=(writer,),
-                start_new_session=True,
-            )
-        finally:
-            os.close(writer)
-        streams = [_Stream(pipe, limits.output_bytes) for pipe in (process.stdout, process.stderr) if pipe]
+    process, report = _start(specification, stdin, together)
+    streams = [_Stream(pipe, limits.output_bytes) for pipe in (process.stdout, process.stderr) if pipe]
+    with report:
         try:
             ended = _watch(process, streams, limits, scratch)
         finally:
@@ -198,7 +179,7 @@ def scratch_folder() -> Iterator[Path]:
         fill_scratch(folder)
         yield folder
     finally:
-        shutil.rmtree(folder, onerror=_open_and_retry)
+        _remove(folder)
 
 
 def fill_scratch(folder: Path) -> None:
@@ -238,6 +219,31 @@ def best_way() -> Way:
         except ScopeError:
             return "landlock"
     return "namespaces"
+
+
+def _start(
+    specification: Mapping[str, object], stdin: str, together: bool
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    """The jail's process, and the pipe on which it reports."""
+    reader, writer = os.pipe()
+    argument = json.dumps({**specification, "report_fd": writer})
+    try:
+        with tempfile.TemporaryFile() as words:
+            words.write(stdin.encode(errors="surrogateescape"))
+            words.seek(0)
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(jail.__file__).resolve()), argument],
+                stdin=words,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if together else subprocess.PIPE,
+                env={},
+                cwd="/",
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+    finally:
+        os.close(writer)
+    return process, os.fdopen(reader, "rb")
 
 
 class _Stream:
@@ -284,7 +290,9 @@ def _watch(
             if now >= next_look:
                 if _resident(process.pid) > limits.memory_mb << 20:
                     return "memory"
-                if free - shutil.disk_usage(scratch).free > limits.disk_mb << 20:
+                # others use the disk too, so what is gone from it only says when to add up
+                most = limits.disk_mb << 20
+                if free - shutil.disk_usage(scratch).free > most and _size(scratch) > most:
                     return "disk"
                 next_look = now + LOOK_EVERY
             for key, _ in selector.select(min(deadline, next_look) - now):
@@ -308,6 +316,18 @@ def _resident(pid: int) -> int:
                 continue
     except psutil.NoSuchProcess:
         return 0
+    return total
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk of a folder that is being written to."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+            except FileNotFoundError:
+                continue
     return total
 
 
@@ -358,11 +378,11 @@ def _give_to(folder: Path, user: int) -> None:
             os.lchown(os.path.join(place, name), user, user)
 
 
-def _open_and_retry(remove: Any, path: str, _: Any) -> None:
-    """Foreign code can take the rights off its folders; nothing of it runs any more."""
-    os.chmod(os.path.dirname(path), 0o700)
-    if os.path.isdir(path) and not os.path.islink(path):
-        os.chmod(path, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        remove(path)
+def _remove(folder: Path) -> None:
+    """Remove a folder from which foreign code may have taken its rights; nothing of that code runs any more."""
+    folder.chmod(0o700)
+    for place, names, _ in os.walk(folder):
+        for path in (os.path.join(place, name) for name in names):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder)
