@@ -169,7 +169,8 @@ def mode_shares(measures: pd.DataFrame, summary: pd.DataFrame, title: str) -> Fi
 def _draw_shares(ax: Axes, place: int, values: pd.Series, summary: pd.Series, floor: float) -> None:
     seen = values.dropna().to_numpy()
     if not len(seen):
-        ax.text(0.12, place, UNREAD, fontsize=7, style="italic", color="#777777", va="center")
+        why = UNREAD if summary["failure_rate"] > 0.5 else "not known here"
+        ax.text(0.14, place, why, fontsize=7, style="italic", color="#777777", va="center")
         return
     colour = colour_of(str(summary["condition"]))
     # Above the mean's row and spread, so that equal values stay countable.
@@ -199,7 +200,7 @@ def size_curves(entropy: pd.DataFrame, shares: pd.DataFrame, condition: str, not
         _draw_curve(axes[1], part[part["measure"] == "mode share, cross-validated"], colour, None, "--")
     sizes = np.array(sorted(set(shares["replies"])))
     axes[1].plot(sizes, 1 / sizes, ":", color="black", lw=1, label="floor 1/n")
-    axes[1].set_title("share of the most common; dashed: cross-validated", loc="left")
+    axes[1].set_title("most common; dashed: cross-validated", loc="left")
     axes[1].set_ylim(0, 1)
     axes[1].legend(fontsize=7.5)
     for ax in axes:
