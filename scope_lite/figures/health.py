@@ -46,9 +46,8 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
         plt.Rectangle((0, 0), 1, 1, color=LOOK, alpha=0.12, linewidth=0, label="side to look at"),
     ]  # fmt: skip
     fig.legend(handles=handles, loc="outside upper left", ncols=4, handletextpad=0.5, columnspacing=1.2)
-    footnote(
-        fig, ". ".join(filter(None, [note, "small dots: dialogues; bars: 95 % over dialogues; thresholds are ours"]))
-    )
+    how = "small dots: dialogues; bars: 95 % intervals over dialogues; thresholds are ours"
+    footnote(fig, f"{note}; {how}" if note else how)
     return fig
 
 
