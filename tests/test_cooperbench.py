@@ -30,9 +30,9 @@ TWICE = SHOP.replace("return x", "return 2 * x")
 BIG = SHOP.replace("'shop'", "'big shop'")
 PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
 """one that any user id can reach"""
-PYTEST = Suite(environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, limits=Limits(seconds=60))
+PYTEST = Suite(environment={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, limits=Limits(seconds=300))
 CALL = "import glob, runpy\nfor path in glob.glob('tests/*.py'):\n    runpy.run_path(path)['test_it']()"
-PLAIN = Suite(command=(PYTHON, "-c", CALL), environment={"PYTHONPATH": "."}, limits=Limits(seconds=60))
+PLAIN = Suite(command=(PYTHON, "-c", CALL), environment={"PYTHONPATH": "."}, limits=Limits(seconds=300))
 """runs the same tests without pytest, which takes long to start"""
 
 
