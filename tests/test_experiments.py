@@ -56,7 +56,7 @@ def test_every_figure_of_the_gallery_is_drawn_from_shipped_tables(table, tmp_pat
     single.to_csv(tmp_path / "single_by_simulator.csv", index=False)
     written = gallery.build(None, tmp_path, tmp_path / "figures")
     drawn = [e for e in gallery.GALLERY if e.table in ("methods", "single_by_simulator", "")]
-    assert {p.name for p in written} == {f"{e.name}.{suffix}" for e in drawn for suffix in ("png", "pdf")}
+    assert {p.name for p in written} == {f"{e.name}.{suffix}" for e in drawn for suffix in ("png", "pdf", "json")}
     first = {p.name: p.read_bytes() for p in written}
     assert {p.name: p.read_bytes() for p in gallery.build(None, tmp_path, tmp_path / "figures")} == first
     page = (tmp_path / "figures/README.md").read_text()

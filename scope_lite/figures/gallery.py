@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
-from scope_lite.figures import cooperation, cotraining, prompts, schematic, training
+from scope_lite.figures import cooperation, cotraining, prompts, schematic, sidecar, training
 from scope_lite.figures.style import save_figure, use_style
 
 
@@ -31,6 +31,8 @@ class Entry:
     """what ours shows, and where it differs"""
     also: tuple[str, ...] = ()
     """further experiments, drawn along where their tables are there (below ``table`` in what ``draw`` gets)"""
+    interval: str = "95 % t-interval over seeds"
+    """empty: the figure shows none"""
 
 
 GALLERY = (
@@ -52,6 +54,7 @@ GALLERY = (
         "A schematic of the problem and the two fixes.",
         "No schematic, but the three distributions themselves, in `persuasion`: what the simulator answers to the most "
         "open question, and what the policy earns in the end. Verbalized Sampling is a model of itself here.",
+        interval="",
     ),
     Entry(
         "3",
@@ -229,6 +232,8 @@ LEFT_OUT = {
 def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
     """Redraw the figures from the tables in ``results``, without a model, and write the gallery page.
 
+    Beside each figure goes a JSON file that says what it was drawn from (``sidecar.describe``).
+
     Args:
         only: figure numbers; None draws all that have a table and says which have none.
 
@@ -251,13 +256,21 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
                 raise ScopeError(message)
             print(message)
             continue
-        paths = [results / f"{name}.csv" for name in (entry.table, *entry.also) if name]
-        tables = [pd.read_csv(path) for path in paths if path.exists()]
-        fig = entry.draw(pd.concat(tables, ignore_index=True) if tables else pd.DataFrame())
-        written += save_figure(fig, entry.name, out)
+        tables, rows = _read(entry, results)
+        fig = entry.draw(rows)
+        drawn = save_figure(fig, entry.name, out)
         plt.close(fig)
+        description = sidecar.describe(entry.number, tables, rows, drawn, entry.interval)
+        written += [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
     write_page(out)
     return written
+
+
+def _read(entry: Entry, results: Path) -> tuple[list[Path], pd.DataFrame]:
+    """The tables of a figure that are there, and their rows below each other."""
+    paths = [results / f"{name}.csv" for name in (entry.table, *entry.also) if name]
+    paths = [path for path in paths if path.exists()]
+    return paths, pd.concat(map(pd.read_csv, paths), ignore_index=True) if paths else pd.DataFrame()
 
 
 def write_page(out: Path) -> None:
@@ -271,9 +284,12 @@ def write_page(out: Path) -> None:
     ]
     for entry in sorted(GALLERY, key=lambda e: int(e.number)):
         lines += ["", f"## Figure {entry.number}", "", f"*The paper's:* {entry.paper}", "", f"*Ours:* {entry.ours}", ""]
-        drawn = (out / f"{entry.name}.png").exists()
+        picture = out / f"{entry.name}.png"
         missing = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
-        lines.append(f"![figure {entry.number}]({entry.name}.png)" if drawn else missing)
+        lines.append(f"![figure {entry.number}]({picture.name})" if picture.exists() else missing)
+        # a notebook may have drawn it since from other runs: then the file beside it tells of another picture
+        if sidecar.tells_of(picture):
+            lines += ["", f"[Tables, seeds and runs of this picture]({entry.name}.json)"]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})
     if others:
