@@ -15,6 +15,7 @@ from scope_lite.worlds import get_world
 NOTEBOOKS = sorted((HOME / "notebooks").glob("*.ipynb"))
 SETTINGS = {
     "00_start_here": {"steps": 3},
+    "02_simulator_collapse": {"source": "frozen"},
     "03_one_frozen_simulator": {"source": "frozen"},
     "04_verbalized_sampling": {"source": "frozen"},
     "05_co_training": {"source": "frozen"},
