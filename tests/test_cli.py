@@ -279,9 +279,12 @@ def test_figures_hands_its_options_to_the_gallery(tmp_path, monkeypatch):
     gallery = types.ModuleType("scope_lite.figures.gallery")
     gallery.build = lambda *options: asked.append(options) or [tmp_path / "17.png"]
     monkeypatch.setitem(sys.modules, "scope_lite.figures.gallery", gallery)
-    result = call("figures", "--only", "17", "--only", "3", "--results", str(tmp_path), "--out", str(tmp_path))
+    folders = "--results", str(tmp_path), "--out", str(tmp_path)
+    result = call("figures", "--only", "17", "--only", "3", *folders)
     assert result.exit_code == 0, result.output
-    assert asked == [(["17", "3"], tmp_path, tmp_path)] and "17.png" in result.stdout
+    call("figures", "--svg", *folders)
+    assert asked == [(["17", "3"], tmp_path, tmp_path, False), (None, tmp_path, tmp_path, True)]
+    assert "17.png" in result.stdout
 
 
 def test_nano_build_hands_its_options_on_and_an_unknown_model_is_one_line(tmp_path, monkeypatch):

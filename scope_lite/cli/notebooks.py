@@ -47,9 +47,10 @@ def figures(
     only: Annotated[list[str] | None, typer.Option(help="Number of a figure, such as 17; repeat for more.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,
     out: Annotated[Path, typer.Option(help="Folder of the figures.")] = paths.FIGURES,
+    svg: Annotated[bool, typer.Option("--svg", help="Write SVG files, too.")] = False,
 ) -> None:
     """Redraw the figures from their tables, and the gallery page."""
     from scope_lite.figures.gallery import build
 
-    for path in build(only, results, out):
+    for path in build(only, results, out, svg):
         typer.echo(path)

@@ -229,13 +229,14 @@ LEFT_OUT = {
 """figure number -> why it is not drawn"""
 
 
-def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
+def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -> list[Path]:
     """Redraw the figures from the tables in ``results``, without a model, and write the gallery page.
 
     Beside each figure goes a JSON file that says what it was drawn from (``sidecar.describe``).
 
     Args:
         only: figure numbers; None draws all that have a table and says which have none.
+        svg: write each as SVG, too.
 
     Raises:
         ScopeError: for a number that no figure has or that is left out, or one asked for whose table is missing.
@@ -256,9 +257,9 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
                 raise ScopeError(message)
             print(message)
             continue
-        tables, rows = _read(entry, results)
+        tables, rows = read_tables(entry, results)
         fig = entry.draw(rows)
-        drawn = save_figure(fig, entry.name, out)
+        drawn = save_figure(fig, entry.name, out, svg)
         plt.close(fig)
         description = sidecar.describe(entry.number, tables, rows, drawn, entry.interval)
         written += [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
@@ -266,7 +267,7 @@ def build(only: list[str] | None, results: Path, out: Path) -> list[Path]:
     return written
 
 
-def _read(entry: Entry, results: Path) -> tuple[list[Path], pd.DataFrame]:
+def read_tables(entry: Entry, results: Path) -> tuple[list[Path], pd.DataFrame]:
     """The tables of a figure that are there, and their rows below each other."""
     paths = [results / f"{name}.csv" for name in (entry.table, *entry.also) if name]
     paths = [path for path in paths if path.exists()]

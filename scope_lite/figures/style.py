@@ -58,18 +58,24 @@ def footnote(fig: Figure, text: str) -> None:
     fig.supxlabel(text, fontsize=6.5, color="#555555", x=0.99, ha="right")
 
 
-def save_figure(fig: Figure, name: str, out_dir: Path) -> list[Path]:
+def save_figure(fig: Figure, name: str, out_dir: Path, svg: bool = False) -> list[Path]:
     """Write ``name`` as PNG (300 dpi) and PDF with no time stamp: same data, same bytes.
+
+    Args:
+        svg: SVG, too. Not by default: beside PNG and PDF it would make the repository's figures three times as large.
 
     Returns:
         The paths written.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
+    formats: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    }
+    if svg:
+        formats["svg"] = {"Date": None, "Creator": None}
     paths = []
-    for suffix, metadata in (
-        ("png", {"Software": None}),
-        ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
-    ):
+    for suffix, metadata in formats.items():
         path = out_dir / f"{name}.{suffix}"
         fig.savefig(path, dpi=300, metadata=metadata)
         paths.append(path)
