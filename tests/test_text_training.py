@@ -32,6 +32,7 @@ from scope_lite.rng import RowKeys
 from scope_lite.runs import checkpoints
 from scope_lite.scenes.prompted import PromptedSeat, Voice
 from scope_lite.scenes.text import TextScene, fold_adapters
+from scope_lite.scenes.text_tasks import open_task
 from scope_lite.tasks.p4g_episode import P4GEpisode
 from scope_lite.train import train
 
@@ -437,3 +438,14 @@ def test_names_that_do_not_exist_are_told_before_anything_is_written(method, cha
     with pytest.raises(ScopeError, match=message):
         train(config_of(model, method, **changes), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+def test_tau2s_tasks_open_as_episodes_of_the_same_loop():
+    pytest.importorskip("tau2", reason="tau2-bench is not installed")
+    task = open_task("tau2-retail", method_config("single", world="tau2-retail").text)
+    assert task.count("train") > task.count("test") > 30  # without the quarantined ones
+    episode = task.open(3, "test", "Character: in a hurry")
+    assert episode.next_seat == "simulator" and episode.systems["simulator"].count("Character: in a hurry") == 1
+    assert "get_order_details(" in episode.systems["policy"]
+    episode.take("Never mind. ###STOP###")
+    assert episode.outcome in task.outcomes and episode.reward in (0, 1)
