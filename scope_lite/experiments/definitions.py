@@ -41,6 +41,8 @@ SIMULATOR_RATES = (1e-3, 3e-3, 1e-2)
 """learning rates of the simulator; the policy's stays 1e-3"""
 POLICY_RATES = (1e-3, 5e-4, 2.5e-4)
 """learning rates of the policy; the simulator's stays 1e-3"""
+CLIP_RANGES = (0.2, 1.0, 1000.0)
+"""the last: never clipped"""
 MANY = 10
 """seeds where methods are compared"""
 FIRST_WORLD = 1000
@@ -144,6 +146,12 @@ def _policy_rates() -> list[Variant]:
     return [(v, {**s, "learning_rate": float(v.split("=")[1])}) for v, s in variants]
 
 
+def _clip_ranges() -> list[Variant]:
+    """Does the clipped ratio to older selves hold the population back? The policy's own ratio is 1."""
+    variants = [_trained(f"Population, clip={c:g}", sharpness=START_GAMMA, pool_size=5) for c in CLIP_RANGES]
+    return [(v, {**s, "clip_range": c}) for (v, s), c in zip(variants, CLIP_RANGES, strict=True)]
+
+
 def _controls() -> list[Variant]:
     """What is not a method: a collapsed simulator drawn anew for each group, a frozen judge, more compute."""
     every_mode = {"members": ["sim-a", "sim-b", "sim-c", "sim-d", "sim-e"]}
@@ -203,6 +211,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "head_starts": Experiment(_head_starts),
     "simulator_rates": Experiment(_simulator_rates),
     "policy_rates": Experiment(_policy_rates),
+    "clip_ranges": Experiment(_clip_ranges),
     "controls": Experiment(_controls, 5),
     "multiverse": Experiment(
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
