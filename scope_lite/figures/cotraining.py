@@ -59,7 +59,7 @@ def read_dials(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(kind=variant.str.split(",").str[0], **dial)
 
 
-_DIALS = {"gamma": "sharpness", "kl": "kl", "start": "head start", "rate": "rate"}
+_DIALS = {"gamma": "sharpness", "kl": "kl", "start": "head start", "rate": "rate", "clip": "clip"}
 
 
 def add_mode(table: pd.DataFrame) -> pd.DataFrame:
