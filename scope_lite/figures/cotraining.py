@@ -15,6 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
 from scope_lite.figures.style import METHOD_COLOURS, footnote
 from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
 from scope_lite.stats import t_interval
@@ -303,6 +304,49 @@ def ends_by_variant(
     return fig
 
 
+FOUND_AT = 0.15
+"""weight on the exploit from which on the policy has found it"""
+
+
+def when_found(table: pd.DataFrame) -> pd.DataFrame:
+    """What the exploit paid when a run's policy first had ``FOUND_AT`` of its weight on it, and where the run ended.
+
+    Returns:
+        One row a run that found it: variant, kind, seed, step, ``pays`` (mean training reward of the dialogues that
+        followed the exploit), ``end`` (weight on it after the last step).
+    """
+    rows = []
+    for _, run in table.drop_duplicates(["run", "step"]).groupby("run", sort=False):
+        run = run[run["reward_exploit"].notna()].sort_values("step")
+        found = run[run[EXPLOIT] > FOUND_AT]
+        if len(found):
+            first = found.iloc[0]
+            rows.append({**first[["variant", "kind", "seed", "step"]], "pays": first["reward_exploit"]})
+            rows[-1]["end"] = run[EXPLOIT].iloc[-1]
+    return pd.DataFrame(rows)
+
+
+def pay_when_found(found: pd.DataFrame, robust: float) -> Figure:
+    """A point a run: what the exploit paid when the policy found it, and its weight at the end.
+
+    Args:
+        found: from ``when_found``.
+        robust: what a strategy earns that serves everyone; the dashed line.
+    """
+    fig, ax = plt.subplots(figsize=(4.4, 2.9))
+    for kind, rows in found.groupby("kind"):
+        ax.plot(rows["pays"], rows["end"], "o", ms=5, alpha=0.6, mew=0, color=KIND_COLOURS[str(kind)], label=kind)
+    ax.axvline(robust, color="k", ls="--", lw=1)
+    ax.annotate("asking earns this", (robust - 0.02, 0.5), fontsize=7.5, ha="right", va="center")
+    ax.set(xlabel="what the exploit pays when the policy finds it", ylabel="weight on it at the end")
+    ax.set(xlim=(-0.03, 1.03), ylim=(-0.05, 1.05))
+    _legend(fig, ax)
+    footnote(
+        fig, f"nano · persuasion · {len(found)} runs, each a point; found: weight above {FOUND_AT:g}, every 10 steps"
+    )
+    return fig
+
+
 def figure_17(table: pd.DataFrame) -> Figure:
     """Fig. 17: reward at the end by the size K of the pool, and how far and how fast the mode moved. ``pool_sizes``."""
     sized = add_mode(table).assign(K=lambda t: t["variant"].str.removeprefix("K=").astype(int))
@@ -315,6 +359,7 @@ def figure_17(table: pd.DataFrame) -> Figure:
     draw_doses(mode, through["K"], through[MOVED], "#7f7f7f", "mean over training", 0.06)
     pay.set(xlabel="pool size K", ylabel="reward, end of training")
     mode.set(xlabel="pool size K", ylabel=NAMES[MOVED])
+    mark_paper_value(pay, POOL_SIZE, {float(k): i for i, k in enumerate(sorted(end["K"].unique()))})
     for ax in (pay, mode):
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
     footnote(fig, note(table).replace("(thin lines)", "(points)"))

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
-from scope_lite.figures import cooperation, cotraining, prompts, schematic, sidecar, training
+from scope_lite.figures import cooperation, cotraining, paper, prompts, schematic, sidecar, training
 from scope_lite.figures.style import save_figure, use_style
 
 
@@ -124,7 +124,7 @@ GALLERY = (
         "Pool size K of Population Co-Training on Persuasion for Good and τ²-bench retail; K = 5 is best.",
         "`persuasion`, from a starting sharpness of γ = 4; K = 1 is plain Co-Training. Left, reward at the end with "
         "unseen simulators and real users; right, not in the paper: how far the simulator's answer to the open "
-        "question has moved, at the end and averaged over training.",
+        "question has moved, at the end and averaged over training. Dashed: the paper's best K.",
     ),
     Entry(
         "18",
@@ -291,6 +291,7 @@ def write_page(out: Path) -> None:
         # a notebook may have drawn it since from other runs: then the file beside it tells of another picture
         if sidecar.tells_of(picture):
             lines += ["", f"[Tables, seeds and runs of this picture]({entry.name}.json)"]
+    lines += ["", *paper.page_lines()]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})
     if others:
