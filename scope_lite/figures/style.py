@@ -62,7 +62,8 @@ def save_figure(fig: Figure, name: str, out_dir: Path, svg: bool = False) -> lis
     """Write ``name`` as PNG (300 dpi) and PDF with no time stamp: same data, same bytes.
 
     Args:
-        svg: SVG, too. Not by default: beside PNG and PDF it would make the repository's figures three times as large.
+        svg: SVG, too. Not by default: the repository keeps its figures, PDF is as sharp, and an SVG is four to seven
+            times the size of the PDF (measured on figures 3, 9 and 20).
 
     Returns:
         The paths written.
