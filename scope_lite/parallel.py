@@ -65,7 +65,8 @@ def train_many(
     for config in configs:
         path = runs.folder_path(root, config.run_name(), config.fingerprint())
         jobs.setdefault(path, _Job(path, config.model_dump(mode="json"), config.steps, fresh))
-    todo = [job for job in jobs.values() if fresh or not runs.is_finished(job.path)]
+    # the longest go first, so that no worker waits long for the last one
+    todo = sorted((job for job in jobs.values() if fresh or not runs.is_finished(job.path)), key=_Job.length)
     if todo:
         count = min(workers or _cores(), len(todo))
         _train(todo, root, max(1, count), progress, target)
@@ -93,6 +94,12 @@ class _Job:
     started: bool = False
     done: bool = False
     error: str | None = None
+
+    def length(self) -> int:
+        """For sorting, longest first: steps, times the seats that learn, and one more for a pool of voices."""
+        simulator = self.config.get("simulator", {})
+        learns = simulator.get("kind") in ("trained", "self")
+        return -self.steps * (1 + learns + (learns and simulator["pool_size"] > 1))
 
     @property
     def steps_done(self) -> int:

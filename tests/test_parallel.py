@@ -75,6 +75,12 @@ def test_every_run_is_trained_once_by_workers_that_live_on(tmp_path):
     assert len({row[1] for row in rows}) <= 2 and {row[2] for row in rows} == {"1"}
 
 
+def test_the_longest_runs_start_first_and_equals_in_the_order_asked_for(tmp_path):
+    many = [FakeConfig(0, steps=2), FakeConfig(1, steps=5), FakeConfig(2, steps=2), FakeConfig(3, steps=3)]
+    train(many, tmp_path, workers=1)
+    assert [seed for seed, *_ in trained(tmp_path)] == ["1", "3", "0", "2"]
+
+
 def test_finished_runs_are_reused_without_starting_a_process(tmp_path, monkeypatch):
     folders = train([FakeConfig(0)], tmp_path)
 
