@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from scope_lite.contrasts import COMMON
 from scope_lite.figures.style import METHOD_LABELS, footnote
@@ -87,6 +88,10 @@ def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
             _cross(ax, rows[x], rows[y], colour, f"γ = {gamma:g}")
         ax.axhline(0, color="k", lw=0.8)
         ax.set(xscale="log", xlabel=xlabel)
+        # within one decade matplotlib would label every minor tick, one over the other
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(title, loc="left", fontsize=8.5)
     if half is not None:
         axes[0].axvspan(half.low, half.high, color="k", alpha=0.08, lw=0)
