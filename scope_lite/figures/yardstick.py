@@ -77,7 +77,7 @@ def act_yardstick(table: pd.DataFrame, note: str, title: str = "How varied is th
     axes[1].set_xlim(0, 1.02)
     fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left", parse_math=False)
     _legend(fig.add_subplot(layout[1, :]))
-    footnote(fig, textwrap.fill(note, 76))
+    footnote(fig, textwrap.fill(note, 64))
     return fig
 
 
