@@ -106,7 +106,7 @@ def reproducible(threads: int | None) -> Iterator[None]:
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_num_threads(threads or before)
     torch.use_deterministic_algorithms(True)
-    # it would also write over every tensor before it is filled, a tenth of a nano step; nothing here reads before
+    # it would also write over every tensor before it is filled; nothing here reads before
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield

@@ -128,9 +128,9 @@ class SeatModel:
     def speaking_model(self) -> PreTrainedModel:
         """The model for rollouts: the adapter as it is now, added into the weights (W + s BA).
 
-        One product a layer instead of three makes a nano rollout a third faster. Only the adapted
-        matrices are copied; gradients go through the adapter itself (``token_logprobs``). Weights
-        of 16 bits stay apart from it: the sum would round the first steps of training away.
+        One product a layer instead of three. Only the adapted matrices are copied; gradients go
+        through the adapter itself (``token_logprobs``). Weights of 16 bits stay apart from it: the
+        sum would round the first steps of training away.
         """
         if self.peft is None or self.base.dtype != torch.float32:
             return self.model
