@@ -20,6 +20,7 @@ SETTINGS = {
     "methods": ("persuasion", "qwen3-tiny"),
     "methods_hard": ("persuasion_hard", "qwen3-tiny"),
     "methods_retail": ("retail", "qwen3-tiny"),
+    "methods_airline": ("airline", "qwen3-tiny"),
     "larger_retail": ("retail", "qwen3-small"),
     "family_persuasion": ("persuasion", "olmo3-tiny"),
     "family_retail": ("retail", "olmo3-tiny"),
@@ -34,7 +35,15 @@ SETTINGS = {
 }
 """experiment -> its world and the policy's base model"""
 WORLDS = ("persuasion", "persuasion_hard", "retail")
-METHODS = ("methods", "methods_hard", "methods_retail", "larger_retail", "family_persuasion", "family_retail")
+METHODS = (
+    "methods",
+    "methods_hard",
+    "methods_retail",
+    "methods_airline",
+    "larger_retail",
+    "family_persuasion",
+    "family_retail",
+)
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,21 @@ def _clip_ranges() -> list[Variant]:
     return [(v, {**s, "clip_range": c}) for (v, s), c in zip(variants, CLIP_RANGES, strict=True)]
 
 
+def _pool_lag() -> list[Variant]:
+    """Is it the lag? A snapshot every step, or one past self only, is a pool that hardly lags.
+
+    Written down before it was run: if the lag is what costs the population its rescue, "K=2, every step" must end as
+    plain Co-Training does, seed by seed.
+    """
+    pools = {
+        "K=1": {},
+        "K=2, every step": {"pool_size": 2, "cadence": 1},
+        "K=2, every 4 steps": {"pool_size": 2},
+        "K=5, every step": {"pool_size": 5, "cadence": 1},
+    }
+    return [_trained(name, sharpness=START_GAMMA, **pool) for name, pool in pools.items()]
+
+
 def _controls() -> list[Variant]:
     """What is not a method: a collapsed simulator drawn anew for each group, a frozen judge, more compute."""
     every_mode = {"members": ["sim-a", "sim-b", "sim-c", "sim-d", "sim-e"]}
@@ -176,6 +191,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "methods": Experiment(lambda: _methods("persuasion"), MANY),
     "methods_hard": Experiment(lambda: _methods("persuasion_hard"), MANY),
     "methods_retail": Experiment(lambda: _methods("retail"), MANY),
+    "methods_airline": Experiment(lambda: _methods("airline")),
     "cooperation": Experiment(lambda: _methods("coding", COOPERATION), MANY),
     "cooperation_small": Experiment(lambda: _methods("coding", COOPERATION, model="qwen3-small")),
     "larger_retail": Experiment(lambda: _methods("retail", model="qwen3-small")),
@@ -191,7 +207,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "single_by_simulator": Experiment(
         lambda: [(s, {"method": "single", "simulator": {"members": [s]}}) for s in ("sim-a", "sim-b", "sim-c")], 5
     ),
-    "no_exploit": Experiment(lambda: _methods("persuasion_plain", ("base", "single", "unsharpened")), 5),
+    "no_exploit": Experiment(
+        lambda: _methods("persuasion_plain", ("base", "single", "cotraining", "population", "unsharpened")), 5
+    ),
     "sharpness": Experiment(lambda: _dial("sharpness", GAMMAS, "single"), 5),
     "sharpness_centred": Experiment(
         lambda: [(v, {**settings, "scale_advantages": False}) for v, settings in _dial("sharpness", GAMMAS, "single")]
@@ -212,6 +230,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "simulator_rates": Experiment(_simulator_rates),
     "policy_rates": Experiment(_policy_rates),
     "clip_ranges": Experiment(_clip_ranges),
+    "pool_lag": Experiment(_pool_lag, 5),
     "controls": Experiment(_controls, 5),
     "multiverse": Experiment(
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
