@@ -153,10 +153,11 @@ def _clip_ranges() -> list[Variant]:
 
 
 def _pool_lag() -> list[Variant]:
-    """Is it the lag? A snapshot every step, or one past self only, is a pool that hardly lags.
+    """Is it the lag? Pools that lag by 0, 0.75 and 1.2 steps on average (K = 5 as usual: 6).
 
-    Written down before it was run: if the lag is what costs the population its rescue, "K=2, every step" must end as
-    plain Co-Training does, seed by seed.
+    A snapshot is taken after the step's update, so with one every step the newest is the present self. Written down
+    before it was run: "K=2, every step" does not lag at all and must end as plain Co-Training does, seed by seed (or
+    the code is wrong); if the lag is what costs the population its rescue, the others must come near it.
     """
     pools = {
         "K=1": {},
