@@ -13,11 +13,15 @@ rendered before. That is probed once, at load (pitfalls P6 to P9). What the usua
 With ``"off"`` every own turn begins with the empty thought that switches thinking off, with ``"keep"`` every thought
 stays in the transcript. Both train on exactly what was sampled; in both, later turns see more of earlier ones than the
 template would show, which the model did not learn from. An -Instruct model without thoughts needs neither.
+
+Words that a partner says are words: markup in them, such as ``<|im_end|>``, is never read as the template's own
+(``Shielded``), or a policy could close its turn in the simulator's name and go on as the system.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -112,6 +116,52 @@ def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = Tru
         ) from error
 
 
+def special_tokens(tokenizer: Any) -> frozenset[str]:
+    """The strings that this tokenizer reads as one special token wherever they stand."""
+    added = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    return frozenset(added) | frozenset(tokenizer.all_special_tokens)
+
+
+@dataclass
+class Shielded:
+    """A chat whose messages carry no markup of their own: a message that does is out of the template's sight.
+
+    ``hide`` gives a stand-in for such words, ``encode`` puts the words back, as ordinary characters. Words without
+    markup pass as they are, so that their ids are those of the whole rendered text.
+    """
+
+    tokenizer: Any
+    special: frozenset[str]
+    hidden: list[tuple[str, str]] = field(default_factory=list)
+    """stand-in and words, in the order of the chat"""
+
+    def hide(self, words: str) -> str:
+        if not any(token in words for token in self.special):
+            return words
+        self.hidden.append((f"{PROBE[0]}-{len(self.hidden)}-{PROBE[1]}", words))
+        return self.hidden[-1][0]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of the rendered chat."""
+        ids: list[int] = []
+        for stand_in, words in self.hidden:
+            before, _, text = text.partition(stand_in)
+            ids += self.tokenizer(before, add_special_tokens=False)["input_ids"]
+            ids += self.tokenizer(words, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        return ids + self.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def chat_ids(tokenizer: Any, history: Sequence[Mapping[str, str]]) -> list[int]:
+    """Ids of a chat of roles and contents, up to where the assistant is to speak; only a system prompt may hold markup.
+
+    Raises:
+        ScopeError: the template refuses these messages.
+    """
+    shield = Shielded(tokenizer, special_tokens(tokenizer))
+    turns = [(m["role"], m["content"] if m["role"] == "system" else shield.hide(m["content"])) for m in history]
+    return shield.encode(render(tokenizer, turns))
+
+
 class ChatFormat:
     """Pieces of a dialogue as one seat sees it: itself as ``assistant``, the partner as ``user``."""
 
@@ -123,7 +173,7 @@ class ChatFormat:
         """
         if thinking not in THINKING:
             raise ScopeError(f"unknown thinking {thinking!r}: choose {', '.join(THINKING)}")
-        self.tokenizer = tokenizer
+        self.tokenizer, self._special = tokenizer, special_tokens(tokenizer)
         self.probe = probe = probe_template(tokenizer)
         self._thinks = thinking != "off" or not probe.has_switch
         system, first, second = PROBE
@@ -149,15 +199,16 @@ class ChatFormat:
     def _render(self, messages: list[tuple[str, str]]) -> str:
         return render(self.tokenizer, messages, self._thinks)
 
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-
     def _opening(self, system: str, heard: str | None = None) -> list[int]:
         """Ids from the first token to where this seat begins to speak."""
-        messages = [("system", system)] + ([("user", heard)] if heard is not None else [])
-        return self._encode(self._render(messages))
+        shield = Shielded(self.tokenizer, self._special)
+        messages = [("system", system)] + ([("user", shield.hide(self._trimmed(heard)))] if heard is not None else [])
+        return shield.encode(self._render(messages))
 
     def _continuation(self, heard: str) -> list[int]:
         """Ids that follow this seat's last sampled token: close its turn, the partner's words, open the next."""
-        said = heard.strip() if self.probe.trims else heard
-        return self._encode(self._between[0] + said + self._between[1])
+        shield = Shielded(self.tokenizer, self._special)
+        return shield.encode(self._between[0] + shield.hide(self._trimmed(heard)) + self._between[1])
+
+    def _trimmed(self, heard: str) -> str:
+        return heard.strip() if self.probe.trims else heard
