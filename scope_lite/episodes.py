@@ -10,7 +10,7 @@ row's own count of messages, and its random numbers do not depend on the rest of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Int
@@ -18,8 +18,8 @@ from jaxtyping import Int
 from scope_lite.errors import ScopeError
 from scope_lite.records import FAILED, Rollout, Transcript
 from scope_lite.rng import RowKeys
+from scope_lite.tasks.turns import SeatName
 
-SeatName = Literal["policy", "simulator"]
 TEXT = ""
 """the kind of message that any token may stand in"""
 CONTEXT = "context"

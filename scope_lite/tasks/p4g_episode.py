@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
-from typing import Literal
 
 from scope_lite.tasks.donation import PAYMENT, read_pledge
+from scope_lite.tasks.turns import SeatName, TurnEpisode
 
 GIVEN, NOTHING, UNREAD = "given", "nothing", "unread"
 """How a finished dialogue ended: with a donation above 0, with a stated 0, or with no amount that could be read."""
@@ -26,8 +25,8 @@ GOODBYE = re.compile(
 )
 
 
-class P4GEpisode:
-    """One episode; :func:`scope_lite.episodes.run_episodes` drives it."""
+class P4GEpisode(TurnEpisode):
+    """One dialogue. ``replies[i]`` answers ``acts[i]``; with a question, its answer stands last."""
 
     def __init__(self, task: str, systems: Mapping[str, str], turns: int = 10, question: str | None = None):
         """An episode at its beginning: the persuader is to speak.
@@ -37,21 +36,14 @@ class P4GEpisode:
             turns: messages of the persuader, at most.
             question: what the persuadee hears when the dialogue is over; None asks nothing.
         """
-        self.task, self.systems, self.max_turns, self.question = task, systems, turns, question
-        self.acts: list[str] = []
-        self.replies: list[str] = []
-        """``replies[i]`` answers ``acts[i]``; with a question, its answer stands last"""
+        super().__init__(task, opens="policy")
+        self.systems, self.max_turns, self.question = systems, turns, question
         self.turns = 0
-        self.outcome = ""
         self.hears: str | None = None
-        self.next_seat: Literal["policy", "simulator"] | None = "policy"
         self._asked = False
 
-    def take(self, message: str) -> None:
-        """The message of the seat whose turn it is."""
-        if self.next_seat is None:
-            raise RuntimeError(f"episode {self.task} is over ({self.outcome}): nobody is to speak")
-        if self.next_seat == "policy":
+    def _turn(self, seat: SeatName, message: str) -> None:
+        if seat == "policy":
             self.turns += 1
             self.acts.append(message)
             self.next_seat, self.hears = "simulator", message
@@ -65,22 +57,11 @@ class P4GEpisode:
         else:
             self.stop(UNREAD if self.donation is None else GIVEN if self.donation > 0 else NOTHING)
 
-    def stop(self, outcome: str) -> None:
-        """End it now."""
-        self.outcome, self.next_seat = outcome, None
-
     @property
     def donation(self) -> float | None:
         """The last amount that the persuadee has stated so far, dollars from 0 to 2; None if none."""
         return read_pledge(self.replies)
 
-    @cached_property
-    def reward(self) -> float:
-        """The donation as a share of the payment, in [0, 1]; 0 where none could be read.
-
-        Raises:
-            RuntimeError: the episode is not over.
-        """
-        if self.next_seat is not None:
-            raise RuntimeError(f"episode {self.task} is not over: it has no reward yet")
+    def _earned(self) -> float:
+        """The donation as a share of the payment; 0 where none could be read."""
         return (self.donation or 0.0) / PAYMENT if self.outcome in OUTCOMES else 0.0

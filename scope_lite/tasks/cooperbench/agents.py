@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from string import Template
-from typing import Literal
 
 from scope_lite.tasks.cooperbench.dataset import Feature, PairTask
 from scope_lite.tasks.cooperbench.evaluate import Suite, evaluate_pair
 from scope_lite.tasks.cooperbench.sandbox import Done, Limits, scratch_folder
 from scope_lite.tasks.cooperbench.workspace import Workspace
 from scope_lite.tasks.tau2.tools import MAX_OUTPUT, CallError, ToolCall, parse_call, shown
+from scope_lite.tasks.turns import SeatName, TurnEpisode
 
-Seat = Literal["policy", "simulator"]
-SEATS: tuple[Seat, Seat] = ("policy", "simulator")
+SEATS: tuple[SeatName, SeatName] = ("policy", "simulator")
 SUBMITTED, MAX_TURNS = "submitted", "max-turns"
 BEGIN = "Begin."
 """What each agent hears first, before anything has happened."""
@@ -47,8 +45,8 @@ submit(): hand in your checkout as it is now. Nothing can be changed afterwards.
 $feature"""
 
 
-class PairEpisode:
-    """One pair task as an episode that :func:`scope_lite.episodes.run_episodes` drives."""
+class PairEpisode(TurnEpisode):
+    """One pair task; ``replies`` are the simulator's messages, as it wrote them."""
 
     def __init__(
         self,
@@ -66,24 +64,19 @@ class PairEpisode:
             max_turns: messages of each seat; what is in its checkout by then counts as handed in.
             max_output: characters of a command's output that an agent reads.
         """
-        self.task, self.judge, self.max_turns, self.max_output = task.name, judge, max_turns, max_output
+        super().__init__(task.name, opens="policy")
+        self.judge, self.max_turns, self.max_output = judge, max_turns, max_output
         self.workspaces = dict(zip(SEATS, workspaces, strict=True))
         self.systems = {
             seat: agent_system(feature, self.workspaces[seat].limits.seconds, max_turns)
             for seat, feature in zip(SEATS, task.features, strict=True)
         }
-        self.patches: dict[Seat, str] = {}
+        self.patches: dict[SeatName, str] = {}
         """what has been handed in"""
-        self.inboxes: dict[Seat, list[str]] = {seat: [] for seat in SEATS}
-        self.sent: list[tuple[Seat, str]] = []
+        self.inboxes: dict[SeatName, list[str]] = {seat: [] for seat in SEATS}
+        self.sent: list[tuple[SeatName, str]] = []
         """the conversation, in the order written"""
-        self.acts: list[str] = []
-        """every message of the policy, as it wrote them"""
-        self.replies: list[str] = []
-        """every message of the simulator"""
-        self.outcome = ""
-        self.next_seat: Seat | None = "policy"
-        self._answers: dict[Seat, str] = dict.fromkeys(SEATS, BEGIN)
+        self._answers: dict[SeatName, str] = dict.fromkeys(SEATS, BEGIN)
 
     @property
     def turns(self) -> int:
@@ -97,10 +90,7 @@ class PairEpisode:
         letters = [f"Your partner writes: {text}" for text in self.inboxes[self.next_seat]]
         return "\n\n".join([self._answers[self.next_seat], *letters])
 
-    def take(self, message: str) -> None:
-        """The message of the seat whose turn it is."""
-        if (seat := self.next_seat) is None:
-            raise RuntimeError(f"episode {self.task} is over ({self.outcome}): nobody is to speak")
+    def _turn(self, seat: SeatName, message: str) -> None:
         said = self.acts if seat == "policy" else self.replies
         said.append(message)
         self.inboxes[seat].clear()  # it has read them
@@ -110,24 +100,13 @@ class PairEpisode:
             self.outcome = MAX_TURNS
         self._pass_on(seat)
 
-    def stop(self, outcome: str) -> None:
-        """End it now, unjudged."""
-        self.outcome, self.next_seat = outcome, None
-
-    @cached_property
-    def reward(self) -> float:
-        """What the two patches earned together; 0 for an episode that was stopped.
-
-        Raises:
-            RuntimeError: the episode is not over.
-        """
-        if self.next_seat is not None:
-            raise RuntimeError(f"episode {self.task} is not over: it has no reward yet")
+    def _earned(self) -> float:
+        """What the two patches earned together; 0 for an episode that was stopped."""
         if len(self.patches) < len(SEATS):
             return 0.0
         return self.judge((self.patches["policy"], self.patches["simulator"]))
 
-    def _act(self, seat: Seat, message: str) -> str:
+    def _act(self, seat: SeatName, message: str) -> str:
         """Do what a message asks for; what the agent is to hear of it."""
         try:
             call = parse_call(message)
@@ -145,10 +124,10 @@ class PairEpisode:
             return "Sent." if partner_of(seat) not in self.patches else "Your partner has handed in and reads no more."
         return as_heard(self.workspaces[seat].run(["bash", "-c", argument]))
 
-    def _hand_in(self, seat: Seat) -> None:
+    def _hand_in(self, seat: SeatName) -> None:
         self.patches[seat] = self.workspaces[seat].patch()
 
-    def _pass_on(self, seat: Seat) -> None:
+    def _pass_on(self, seat: SeatName) -> None:
         """Whose turn it is: the partner's, or the same seat's again if the partner has handed in; or it is over."""
         left = [other for other in (partner_of(seat), seat) if other not in self.patches]
         self.next_seat = left[0] if left else None
@@ -161,7 +140,7 @@ def agent_system(feature: Feature, seconds: float, turns: int) -> str:
     return Template(AGENT).substitute(seconds=f"{seconds:g}", turns=turns, feature=feature.description)
 
 
-def partner_of(seat: Seat) -> Seat:
+def partner_of(seat: SeatName) -> SeatName:
     return "simulator" if seat == "policy" else "policy"
 
 

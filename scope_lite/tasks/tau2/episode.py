@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 from scope_lite.tasks.tau2.prompt import GREETING, ToolStyle, agent_system, user_system
@@ -24,6 +23,7 @@ from scope_lite.tasks.tau2.tools import (
     shown,
     without_marks,
 )
+from scope_lite.tasks.turns import SeatName, TurnEpisode
 
 USER_STOPS = {"###STOP###": "stop", "###TRANSFER###": "transfer", "###OUT-OF-SCOPE###": "out-of-scope"}
 """What the customer writes to end the episode, and the outcome that it makes; only these are judged."""
@@ -49,8 +49,9 @@ class Called:
 Event = Said | Called
 
 
-class Tau2Episode:
-    """One episode; :func:`scope_lite.episodes.run_episodes` drives it."""
+class Tau2Episode(TurnEpisode):
+    """One task. ``replies[i]`` is what ``acts[i]`` was answered with; the greeting is the first act, and the last act
+    of a cut episode has no answer."""
 
     def __init__(
         self,
@@ -72,42 +73,24 @@ class Tau2Episode:
             style: how the tools stand in the agent's prompt.
             max_output: characters of a tool's output that the agent hears.
         """
-        self.task, self.environment, self.judge = task, environment, judge
+        super().__init__(task, opens="simulator")
+        self.environment, self.judge = environment, judge
         self.max_turns, self.max_output = max_turns, max_output
         agent = agent_system(environment.policy, environment.schemas, style)
         self.systems: Mapping[str, str] = {"policy": agent, "simulator": user}
         self.events: list[Event] = [Said("agent", GREETING)]
-        self.acts: list[str] = [GREETING]
-        """every message of the agent, as it wrote them, greeting first"""
-        self.replies: list[str] = []
-        """``replies[i]`` is what ``acts[i]`` was answered with; the last act of a cut episode has none"""
+        self.acts.append(GREETING)
         self.turns = 0
-        self.outcome = ""
         self.hears: str | None = GREETING
-        self.next_seat: Literal["policy", "simulator"] | None = "simulator"
 
-    def take(self, message: str) -> None:
-        """The message of the seat whose turn it is."""
-        if self.next_seat is None:
-            raise RuntimeError(f"episode {self.task} is over ({self.outcome}): nobody is to speak")
-        if self.next_seat == "simulator":
+    def _turn(self, seat: SeatName, message: str) -> None:
+        if seat == "simulator":
             self._from_user(message)
         else:
             self._from_agent(message)
 
-    def stop(self, outcome: str) -> None:
-        """End it now, unjudged."""
-        self.outcome, self.next_seat = outcome, None
-
-    @cached_property
-    def reward(self) -> float:
-        """What the episode earned: the judge's word if the customer ended it, else 0, as in the benchmark.
-
-        Raises:
-            RuntimeError: the episode is not over.
-        """
-        if self.next_seat is not None:
-            raise RuntimeError(f"episode {self.task} is not over: it has no reward yet")
+    def _earned(self) -> float:
+        """The judge's word if the customer ended it, else 0, as in the benchmark."""
         return self.judge(self.events) if self.outcome in USER_STOPS.values() else 0.0
 
     def _from_user(self, message: str) -> None:
@@ -145,7 +128,7 @@ class Tau2Episode:
         self.replies.append(heard)
         self._hand_over("policy", heard)
 
-    def _hand_over(self, seat: Literal["policy", "simulator"], words: str) -> None:
+    def _hand_over(self, seat: SeatName, words: str) -> None:
         self.next_seat, self.hears = seat, words
 
 
