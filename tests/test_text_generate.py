@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from scope_lite import verbalized
 from scope_lite.engines import generate
+from scope_lite.engines.chat import FIXED_DATE
 from scope_lite.engines.generate import SamplingConfig, TextSampler, reply_uniforms
 from scope_lite.engines.pretrained import LoadedModel
 from scope_lite.engines.reply_cache import Reply, ReplyCache
@@ -97,6 +98,60 @@ def test_shared_prefix_batches_give_the_samples_of_plain_one_by_one_decoding(
 def test_the_batch_size_changes_nothing_that_is_sampled(loaded: LoadedModel, rows: int) -> None:
     expected = [[r.token_ids for r in g] for g in TextSampler(loaded).sample(CHATS, 5, CONFIG)]
     assert [[r.token_ids for r in g] for g in TextSampler(loaded, rows=rows).sample(CHATS, 5, CONFIG)] == expected
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1e-3])
+def test_what_has_been_read_before_is_not_read_again_and_changes_nothing(
+    loaded: LoadedModel, temperature: float
+) -> None:
+    config = dataclasses.replace(CONFIG, temperature=temperature)
+    chat = [{"role": "system", "content": "you are a customer"}, {"role": "user", "content": "how can I help?"}]
+    sibling = [chat[0], {"role": "user", "content": "who are you?"}]
+    grown = [*chat, {"role": "assistant", "content": "tea!"}, {"role": "user", "content": "how much?"}]
+    calls = [[chat], [sibling, grown], [[*grown, *grown[2:]]], [chat], [sibling]]
+    keeping, forgetful = TextSampler(loaded), TextSampler(loaded)
+    forgetful.readings.most = 0
+    read: dict[str, list[int]] = {}
+    for name, sampler in (("keeping", keeping), ("forgetful", forgetful)):
+        seen = read.setdefault(name, [])
+        counter = loaded.model.register_forward_pre_hook(
+            lambda _, ids, options, seen=seen: None if "shared_prefix" in options else seen.append(ids[0].shape[1]),
+            with_kwargs=True,
+        )
+        drawn = [reply for call in calls for group in sampler.sample(call, 2, config) for reply in group]
+        counter.remove()
+        if name == "keeping":
+            expected = drawn
+    assert [r.token_ids for r in drawn] == [r.token_ids for r in expected]
+    for one, other in zip(drawn, expected, strict=True):
+        tolerance = max(1e-4, 1e-5 / temperature)  # which stretches the logits, and their rounding
+        assert one.logprobs == pytest.approx(other.logprobs, abs=tolerance)
+        assert one.entropies == pytest.approx(other.entropies, abs=tolerance)
+    lengths = [len(keeping.prompt_ids(c, 0)) for call in calls for c in call]
+    assert read["forgetful"] == lengths
+    # the grown chat reads its new turn, the last two nothing but what decides the next token
+    assert read["keeping"][0] == lengths[0] and read["keeping"][2] == lengths[2] - lengths[0]
+    assert read["keeping"][3] == lengths[3] - lengths[2] and read["keeping"][1] < lengths[1]
+    assert read["keeping"][4:] == [1], "a prompt that another one begins with is read for its last token only"
+
+
+def test_readings_are_kept_within_their_bytes_and_forgotten_on_demand(loaded: LoadedModel) -> None:
+    sampler = TextSampler(loaded)
+    sampler.sample(CHATS, 1, CONFIG)
+    assert len(sampler.readings._known) == len(CHATS)
+    sampler.readings.most = sampler.readings._bytes() - 1
+    sampler.sample([[{"role": "user", "content": "z"}]], 1, CONFIG)
+    assert 0 < sampler.readings._bytes() <= sampler.readings.most
+    sampler.readings.forget()
+    assert sampler.readings._bytes() == 0
+
+
+def test_a_prompt_is_what_the_template_renders_without_todays_date() -> None:
+    loaded = tiny()
+    prompt = TextSampler(loaded).prompt_ids(CHATS[1], 0)
+    assert prompt == loaded.tokenizer.apply_chat_template(CHATS[1], add_generation_prompt=True, return_dict=False)
+    loaded.tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }} " + TEMPLATE
+    assert loaded.tokenizer.decode(TextSampler(loaded).prompt_ids(CHATS[1], 0)).startswith(FIXED_DATE)
 
 
 def test_replies_of_one_history_differ_and_another_seed_gives_others(loaded: LoadedModel) -> None:

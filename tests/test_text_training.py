@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from scope_lite import paths
 from scope_lite.cli.training import make_config
 from scope_lite.config import RunConfig, method_config
-from scope_lite.engines.generate import SamplingConfig
+from scope_lite.engines.generate import SamplingConfig, TextSampler
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import load_model
 from scope_lite.engines.reply_cache import Reply
@@ -172,6 +172,20 @@ def test_a_resumed_run_equals_one_that_never_stopped(model, scripted, tmp_path):
     resumed = train(config, tmp_path / "cut")
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert all(torch.equal(t, adapter_of(whole)[name]) for name, t in adapter_of(resumed).items())
+
+
+def test_a_resumed_run_hears_the_same_from_simulators_that_keep_what_they_read(model, tmp_path):
+    config = config_of(model, steps=2, groups=1, group_size=2, final_dialogues=1)
+    whole = train(config, tmp_path / "whole")
+
+    def die(step: int, steps: int, metrics: dict[str, Any]) -> None:
+        if step == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "cut", on_step=die)
+    resumed = train(config, tmp_path / "cut")
+    assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
 def test_a_batch_of_equal_rewards_moves_nothing(model, scripted, tmp_path):
@@ -400,6 +414,31 @@ def test_a_list_that_cannot_be_read_is_asked_for_again_and_never_becomes_a_reply
     hopeless = Scripted("I would say yes.")
     assert speak(Voice(hopeless, candidates=2, retries=2)) == [None] * 8
     assert hopeless.asked == 3 * 8
+
+
+def test_a_turn_reads_what_is_new_and_the_simulators_say_what_they_would_if_they_read_all(model):
+    sampler, slow = (TextSampler(load_model(model, "cpu")) for _ in range(2))
+    slow.readings.most = 0
+    heard = ["Hello!", "Will you help the children?", "A dollar is enough."]
+    texts, numbers, read = [], [], []
+    for asked in (sampler, slow):
+        counted: list[int] = []
+        asked.loaded.model.register_forward_pre_hook(
+            lambda _, ids, options, counted=counted: counted.append(ids[0].shape[1]), with_kwargs=True
+        )
+        # as good as greedy in the first four rows, and as it is in the others
+        seat = PromptedSeat(
+            [Voice(asked, t, reply_tokens=6) for t in (1e-2,) * 4 + (1.0,) * 4], ["You are asked."] * 8, KEYS
+        )
+        for turn, message in enumerate(heard):
+            seat.hear([message] * 8)
+            seat.speak(turn, "")
+        texts.append(seat.chats)
+        numbers.append([x for reply in seat.direct for x in (*reply.logprobs, *reply.entropies)])
+        read.append(sum(n for n in counted if n > 1))
+    assert texts[0] == texts[1]
+    assert numbers[0] == pytest.approx(numbers[1], abs=2e-3)
+    assert read[0] < read[1] / 2
 
 
 # -- configs ----------------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def missing(sampler: TextSampler | ApiSampler, work: Pieces, setting: Setting) -
 def expected_hours(sampler: TextSampler, work: Pieces, setting: Setting) -> float:
     """Hours that the missing part takes at most, from a probe of a minute or less: replies mostly end before the limit.
 
-    The probe reads one history and writes a few tokens of a full batch, past the cache.
+    The probe reads one history and then writes a few tokens of a full batch, past the cache.
     """
     chats, tokens = missing(sampler, work, setting)
     if not tokens:
@@ -207,7 +207,7 @@ def expected_hours(sampler: TextSampler, work: Pieces, setting: Setting) -> floa
         start = time.perf_counter()
         probe.sample([chat], rows, SamplingConfig(max_new_tokens=length, seed=setting.seed))
         seconds.append(time.perf_counter() - start)
-    reading, writing = seconds[0], max(seconds[1] - seconds[0], 1e-9)
+    reading, writing = seconds  # the history has been read when the batch is written
     return (chats * reading + tokens * writing / (sampler.rows * PROBE_TOKENS)) / 3600
 
 

@@ -1,8 +1,9 @@
 """Many sampled replies to each of many histories, quickly and repeatably.
 
-All histories and replies advance together in a few large batches, each history is read once, and finished results come
-from a cache on disk. Every reply has its own stream of random numbers, a function of (seed, history, reply), so a reply
-does not depend on which others share its batch: asking for 64 replies later keeps the first 16.
+All histories and replies advance together in a few large batches, each history is read once, and of one that has grown
+since only what is new; finished results come from a cache on disk. Every reply has its own stream of random numbers, a
+function of (seed, history, reply), so a reply does not depend on which others share its batch: asking for 64 replies
+later keeps the first 16.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from scope_lite.engines.chat import chat_ids
 from scope_lite.engines.constrained import GrammarConstraint, compile_grammar
 from scope_lite.engines.pretrained import LoadedModel
 from scope_lite.engines.reply_cache import Reply, ReplyCache
 from scope_lite.engines.shared_prefix import (
+    Readings,
     SharedPrefix,
     has_sliding_window,
-    prefill,
     shared_prefix_attention,
     step,
 )
@@ -71,6 +73,7 @@ class TextSampler:
         self.loaded, self.cache, self.rows = loaded, cache, rows
         self.name = loaded.name
         self.stop_ids = stop_token_ids(loaded)
+        self.readings = Readings(loaded.model)
 
     def sample(
         self,
@@ -121,16 +124,14 @@ class TextSampler:
         Raises:
             ScopeError: history and ``room`` new tokens do not fit the model's context.
         """
-        ids = self.loaded.tokenizer.apply_chat_template(
-            list(history), tokenize=True, add_generation_prompt=True, return_dict=False
-        )
+        ids = chat_ids(self.loaded.tokenizer, history)
         limit = getattr(self.loaded.model.config, "max_position_embeddings", None)
         if limit and len(ids) + room > limit:
             raise ScopeError(
                 f"a history of {len(ids)} tokens and {room} new ones exceed the {limit} tokens of "
                 f"{self.loaded.name}: shorten the history or max_new_tokens"
             )
-        return list(ids)
+        return ids
 
     def _key(self, prompt: list[int], config: SamplingConfig) -> str:
         content = [FORMAT, self.loaded.fingerprint, prompt, sorted(self.stop_ids), asdict(config)]
@@ -142,7 +143,7 @@ class TextSampler:
         chunk = max(1, self.rows // len(prompts))
         result: list[list[Reply]] = [[] for _ in prompts]
         with shared_prefix_attention(self.loaded.model):
-            read = [prefill(self.loaded.model, prompt) for prompt in prompts]
+            read = [self.readings.read(prompt) for prompt in prompts]
             for low in range(start, stop, chunk):
                 numbers = range(low, min(low + chunk, stop))
                 uniforms = np.stack([reply_uniforms(config, p, i) for p in prompts for i in numbers])

@@ -123,12 +123,57 @@ def shared_prefix_attention(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
-def prefill(model: PreTrainedModel, token_ids: list[int]) -> tuple[DynamicCache, Float[Tensor, "1 vocab"]]:
-    """Read one history; return its key-value cache and the logits of the next token."""
-    cache = DynamicCache()
-    ids = torch.tensor([token_ids], device=model.device)
-    logits = model(ids, past_key_values=cache, logits_to_keep=1).logits[:, -1]
-    return cache, logits
+class Readings:
+    """Keys and values of the prompts read lately: a prompt that begins like one of them reads only the rest.
+
+    So a dialogue that has grown by a turn reads that turn, and prompts with the same instructions read them once. What
+    is read in two parts equals what is read in one up to rounding.
+    """
+
+    def __init__(self, model: PreTrainedModel, most: int = 2**30) -> None:
+        """``most`` bytes are kept, those used last; 0 keeps nothing."""
+        self.model, self.most = model, most
+        self._known: dict[tuple[int, ...], tuple[DynamicCache, Float[Tensor, "1 vocab"]]] = {}
+
+    def read(self, token_ids: list[int]) -> tuple[DynamicCache, Float[Tensor, "1 vocab"]]:
+        """The key-value cache of one prompt, not to be changed, and the logits of the token that follows it."""
+        ids = tuple(token_ids)
+        alike = max(self._known, key=lambda known: _common(known, ids), default=())
+        if alike == ids:
+            found = self._known.pop(ids)
+        else:
+            shared = min(_common(alike, ids), len(ids) - 1)  # logits come from reading the last token
+            found = self._read_on(self._known[alike][0] if shared else None, shared, ids)
+            if alike == ids[:shared] and alike:
+                del self._known[alike]  # all of it lives on in the longer one
+        self._known[ids] = found
+        while self._known and self._bytes() > self.most:
+            del self._known[next(iter(self._known))]
+        return found
+
+    def forget(self) -> None:
+        """Read everything anew from here on."""
+        self._known.clear()
+
+    def _read_on(
+        self, known: DynamicCache | None, shared: int, ids: tuple[int, ...]
+    ) -> tuple[DynamicCache, Float[Tensor, "1 vocab"]]:
+        """Read ``ids`` behind the first ``shared`` tokens of ``known``."""
+        cache = DynamicCache()
+        for i, layer in enumerate(known.layers if known else ()):
+            cache.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], i)
+        rest = torch.tensor([ids[shared:]], device=self.model.device)
+        return cache, self.model(rest, past_key_values=cache, logits_to_keep=1).logits[:, -1]
+
+    def _bytes(self) -> int:
+        caches = [cache for cache, _ in self._known.values()]
+        return sum(2 * layer.keys.nbytes for cache in caches for layer in cache.layers)
+
+
+def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    """Tokens at the beginning that two prompts share."""
+    differing = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return next(differing, min(len(first), len(second)))
 
 
 def step(model: PreTrainedModel, tokens: Int[Tensor, " rows"], shared: SharedPrefix) -> Float[Tensor, "rows vocab"]:
