@@ -117,6 +117,9 @@ class TextScene:
         simulators = PromptedSeat(
             voices, seat_systems(episodes, "simulator"), keys, "simulator" if split == "train" else "panel"
         )
+        for sampler in self._samplers.values():
+            if isinstance(sampler, TextSampler):
+                sampler.readings.forget()  # a resumed run must read what the run that never stopped reads
         limit = text.context or getattr(policy.model.config, "max_position_embeddings", None)
         return simulators, run_episodes(episodes, seat, simulators, keys, names, limit)
 
