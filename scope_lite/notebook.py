@@ -13,7 +13,8 @@ from IPython.display import Markdown
 import scope_lite
 from scope_lite.runs import load_rollouts
 from scope_lite.runs.provenance import git_state, package_version
-from scope_lite.stats import Interval, paired_interval, summarise, t_interval
+from scope_lite.stats import Interval, paired_interval, t_interval
+from scope_lite.stats import run_summaries as run_summaries  # the notebooks take it from here
 from scope_lite.worlds import World
 
 PANEL = "panel/"
@@ -23,18 +24,6 @@ def members_of(table: pd.DataFrame) -> list[str]:
     """The panel members that a table has results for, in the panel's order."""
     columns = [c for c in table.columns if c.startswith(PANEL)]
     return [c.split("/")[1] for c in columns if c.split("/")[1] not in ("seen", "unseen")]
-
-
-def run_summaries(table: pd.DataFrame) -> pd.DataFrame:
-    """End, AUC and best checkpoint of every run; the best is chosen by the mean over all simulators of the panel."""
-    columns = [c for c in table.columns if c.startswith(PANEL)]
-    scripted = {"panel/reference/reward", "panel/real/reward", "panel/seen/reward", "panel/unseen/reward"}
-    simulators = [c for c in columns if c not in scripted]
-    judged = table.assign(panel_mean=table[simulators].mean(axis=1))
-    keys = ["variant", "method", "world", "seed"]
-    return summarise(
-        judged, keys, [*columns, "panel_mean", "reward", "entropy", "simulator/epsilon"], select="panel_mean"
-    )
 
 
 def result_table(summaries: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:

@@ -145,3 +145,15 @@ def summarise(evaluations: pd.DataFrame, keys: list[str], columns: list[str], se
             row["at_step"] = {"end": steps[-1], "best": best["step"]}.get(summary, np.nan)
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def run_summaries(table: pd.DataFrame) -> pd.DataFrame:
+    """End, AUC and best checkpoint of every run; the best is chosen by the mean over all simulators of the panel."""
+    columns = [c for c in table.columns if c.startswith("panel/")]
+    scripted = {"panel/reference/reward", "panel/real/reward", "panel/seen/reward", "panel/unseen/reward"}
+    simulators = [c for c in columns if c not in scripted]
+    judged = table.assign(panel_mean=table[simulators].mean(axis=1))
+    keys = ["variant", "method", "world", "seed"]
+    return summarise(
+        judged, keys, [*columns, "panel_mean", "reward", "entropy", "simulator/epsilon"], select="panel_mean"
+    )

@@ -13,6 +13,10 @@ from matplotlib.path import Path
 from matplotlib.text import Text
 from matplotlib.transforms import Affine2D, Bbox
 
+COLUMN = 9 / 2.54
+"""inches"""
+SMALLEST = 5.0
+"""points; what publishers ask for at least"""
 SLACK = 0.1
 """part of a font's size that two boxes may share: a box is a little larger than the letters in it"""
 
@@ -26,6 +30,13 @@ def problems(fig: Figure) -> list[str]:
             found.append(f"empty panel {ax.get_title(loc='left')!r}")
     legends = [legend for legend in [*fig.legends, *(ax.get_legend() for ax in fig.axes)] if legend]
     return found + [line for legend in legends for line in hidden_by(legend, fig, texts)]
+
+
+def small_texts(fig: Figure) -> list[str]:
+    """One line for each text that is smaller than SMALLEST points once the figure is scaled to a journal's column."""
+    scale = min(1.0, COLUMN / fig.get_size_inches()[0])
+    sizes = {text.get_text(): text.get_fontsize() * scale for text in drawn_texts(fig)}
+    return [f"{size:.1f} points at 9 cm: {text!r}" for text, size in sizes.items() if size < SMALLEST]
 
 
 def drawn_texts(fig: Figure) -> list[Text]:

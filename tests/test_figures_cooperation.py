@@ -51,9 +51,10 @@ def test_values_are_written_into_their_cells():
     assert written == {(0, 0): "0.84", (0, 1): "0.00", (1, 0): "0.48", (1, 1): "0.68"}
 
 
-def test_a_figure_without_a_caption_is_left_out_and_says_why(tmp_path):
-    with pytest.raises(ScopeError, match="figure 25 is left out: our source"):
-        gallery.build(["25"], tmp_path, tmp_path)
+def test_what_needs_people_is_left_out_and_figure_25_says_that_it_reproduces_nothing(tmp_path):
+    with pytest.raises(ScopeError, match="figure 12 is not drawn: it shows a page of the human-study app"):
+        gallery.build(["12"], tmp_path, tmp_path)
     gallery.write_page(tmp_path)
     page = (tmp_path / "README.md").read_text()
-    assert "*Figure 25:*" in page and "## Figure 25" not in page
+    assert "*Figure 12:*" in page and "## Figure 12" not in page
+    assert "no caption" in page.partition("## Figure 25")[2].partition("## Figure 26")[0]

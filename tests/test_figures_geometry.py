@@ -1,8 +1,8 @@
-"""No figure of the gallery cuts a text off, lays one on another, hides data below a legend or has an empty panel."""
+"""The figures of the gallery: readable at 9 cm, no text cut off or on another, no legend on data, no empty panel."""
 
 import matplotlib.pyplot as plt
 import pytest
-from geometry import problems
+from geometry import problems, small_texts
 
 from scope_lite.figures.gallery import GALLERY, read_tables
 from scope_lite.figures.style import use_style
@@ -20,7 +20,16 @@ def house_style():
 
 @pytest.mark.parametrize("entry", DRAWN, ids=lambda e: e.number)
 def test_a_figure_of_the_gallery_is_well_laid_out(entry):
-    assert problems(entry.draw(read_tables(entry, RESULTS)[1])) == []
+    fig = entry.draw(read_tables(entry, RESULTS)[1])
+    assert problems(fig) == [] and small_texts(fig) == []
+
+
+def test_letters_too_small_for_a_column_are_found():
+    fig, ax = plain()
+    ax.text(0.5, 0.2, "tiny", fontsize=4.9)
+    assert len(small_texts(fig)) == 1 and "'tiny'" in small_texts(fig)[0]
+    fig.set_size_inches(9, 2)  # everything is scaled down, then
+    assert len(small_texts(fig)) > 5
 
 
 def plain():

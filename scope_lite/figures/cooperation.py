@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.contrasts import COMMON, like_for_like
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, panel_grid, shared_legend
 from scope_lite.figures.training import SIMULATOR_COLOURS, draw_curves, note
 
 TRAINED_WITH = tuple(SIMULATOR_COLOURS)
@@ -47,7 +47,7 @@ def figure_23(table: pd.DataFrame) -> Figure:
     The runs met different partners in training, so evaluation is on those that none of them met, and on real ones.
     """
     compared = like_for_like(table, TRAINED_WITH)
-    fig, axes = plt.subplots(1, len(PANELS), figsize=(12.0, 2.9))
+    fig, axes = panel_grid(len(PANELS), extra=0.3)
     for ax, (metric, title) in zip(axes, PANELS.items(), strict=True):
         draw_curves(ax, compared, metric, COLOURS, LABELS)
         if metric in ("entropy", "turns") and metric in compared:
@@ -55,8 +55,7 @@ def figure_23(table: pd.DataFrame) -> Figure:
             low, high = compared[metric].min(), compared[metric].max()
             ax.set_ylim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
         ax.set_title(title, loc="left", fontsize=8.5)
-    handles, names = axes[1].get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=3)
+    shared_legend(fig)
     models = ", ".join(sorted(table["model"].unique()))
     footnote(fig, f"{note(table)} · policy {models}")
     return fig

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
-from scope_lite.figures.style import METHOD_COLOURS, footnote
+from scope_lite.figures.style import METHOD_COLOURS, WIDTH, footnote, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
 from scope_lite.stats import t_interval
 
@@ -110,14 +110,15 @@ def _scale_by_data(ax: Axes, values: pd.Series) -> None:
 
 def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure:
     """Collapse error of the simulator on visited histories over training, an axes a starting sharpness."""
-    fig, axes = plt.subplots(1, len(gammas), figsize=(2.6 * len(gammas) + 0.3, 2.9), squeeze=False, sharey=True)
-    for ax, gamma in zip(axes[0], gammas, strict=True):
+    fig, axes = panel_grid(len(gammas))
+    for ax, gamma in zip(axes, gammas, strict=True):
         rows = table[table["gamma"] == gamma].assign(variant=lambda t: t["kind"])
         draw_curves(ax, rows, EPSILON, KIND_COLOURS, {})
         ax.set_title(f"γ₀ = {gamma:g}", loc="left", fontsize=8.5)
-    _scale_by_data(axes[0][0], table.loc[table["gamma"].isin(gammas), EPSILON])
-    axes[0][0].set(ylabel=LABELS[EPSILON])
-    _legend(fig, axes[0][0])
+        _scale_by_data(ax, table.loc[table["gamma"].isin(gammas), EPSILON])
+    for ax in axes[::2]:
+        ax.set(ylabel=LABELS[EPSILON])
+    shared_legend(fig)
     footnote(fig, note(table))
     return fig
 
@@ -352,7 +353,7 @@ def figure_17(table: pd.DataFrame) -> Figure:
     sized = add_mode(table).assign(K=lambda t: t["variant"].str.removeprefix("K=").astype(int))
     end = last_rows(sized)
     through = sized.groupby(["K", "seed"], as_index=False)[MOVED].mean()
-    fig, (pay, mode) = plt.subplots(1, 2, figsize=(6.4, 2.9))
+    fig, (pay, mode) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
     for k, (column, colour) in enumerate(((UNSEEN, "#0072B2"), (REAL, "#E69F00"))):
         draw_doses(pay, end["K"], end[column], colour, LABELS[column], 0.12 * (k - 0.5))
     draw_doses(mode, end["K"], end[MOVED], "#D55E00", "at the end", -0.06)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
-from scope_lite.figures import cooperation, cotraining, paper, prompts, schematic, sidecar, training
+from scope_lite.figures import cooperation, cotraining, paper, paper_tables, prompts, schematic, sidecar, training
 from scope_lite.figures.style import save_figure, use_style
 
 
@@ -186,6 +186,15 @@ GALLERY = (
         "The same with `qwen3-small`, our larger base model, in the policy's seat (in self-play: in both).",
     ),
     Entry(
+        "25",
+        "fig25_airline",
+        "methods_airline",
+        training.figure_20,
+        "Unknown: our source gives no caption for this number, only its place.",
+        "Not a reproduction. We use the free number for `airline`, our world after τ²-bench's other domain, in which a "
+        "policy has to be enforced against what the user wants: the four panels of figure 20, every method.",
+    ),
+    Entry(
         "26",
         "fig26_stronger_simulator",
         "stronger_simulator",
@@ -222,47 +231,91 @@ GALLERY = (
     ),
 )
 
-LEFT_OUT = {
-    "25": "our source for the paper gives no caption, only that it stands between CooperBench and the stronger "
-    "simulator. A picture under that number would be a guess that looks like a reproduction."
-}
+STUDY_PAGES = "it shows a page of the human-study app. The app is not built, and a drawing of a page would be none."
+STUDY_TABLES = "it shows results of the human study. There are no such data here, and we do not make any up."
+LEFT_OUT = {**dict.fromkeys(("10", "11", "12", "13", "14"), STUDY_PAGES), "15": STUDY_TABLES, "16": STUDY_TABLES}
 """figure number -> why it is not drawn"""
 
 
-def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -> list[Path]:
-    """Redraw the figures from the tables in ``results``, without a model, and write the gallery page.
+@dataclass(frozen=True)
+class Missing:
+    """A figure or table that is not drawn."""
 
-    Beside each figure goes a JSON file that says what it was drawn from (``sidecar.describe``).
+    what: str
+    why: str
+    command: str
+    """what makes its data; empty where no command does"""
+
+    def __str__(self) -> str:
+        remedy = f"; make it with '{self.command}'" if self.command else ""
+        return f"{self.what} is not drawn: {self.why}{remedy}"
+
+
+def missing(results: Path) -> list[Missing]:
+    """Every figure and table of the paper that cannot be drawn from the tables in ``results``."""
+    gone = [
+        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", f"scope-lite results build {entry.table}")
+        for entry in GALLERY
+        if not has_table(entry, results)
+    ]
+    gone += [Missing(f"figure {number}", why, "") for number, why in LEFT_OUT.items()]
+    for table in paper_tables.PAPER_TABLES:
+        if not paper_tables.has_data(table, results):
+            names = " ".join(table.needs)
+            gone.append(Missing(table.name, f"no table of {names}", f"scope-lite results build {names}"))
+    return gone
+
+
+def has_table(entry: Entry, results: Path) -> bool:
+    """Whether the table is there that a figure is drawn from; so it is for a figure of texts."""
+    return not entry.table or (results / f"{entry.table}.csv").exists()
+
+
+def chosen(only: Sequence[str], results: Path) -> list[Entry]:
+    """The figures with these numbers; all that have a table if there are no numbers.
+
+    Raises:
+        ScopeError: for a number that no figure has or that is left out, or one whose table is missing.
+    """
+    known = {entry.number: entry for entry in GALLERY}
+    lacking = {gone.what: gone for gone in missing(results)}
+    for number in only:
+        if number not in known and number not in LEFT_OUT:
+            raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
+        if gone := lacking.get(f"figure {number}"):
+            raise ScopeError(str(gone))
+    return [known[number] for number in only] or [entry for entry in GALLERY if has_table(entry, results)]
+
+
+def draw(entry: Entry, results: Path, out: Path, svg: bool = False) -> list[Path]:
+    """Draw one figure and write it, and beside it what it was drawn from (``sidecar.describe``); returns the paths."""
+    tables, rows = read_tables(entry, results)
+    fig = entry.draw(rows)
+    drawn = save_figure(fig, entry.name, out, svg)
+    plt.close(fig)
+    description = sidecar.describe(entry.number, tables, rows, drawn, entry.interval)
+    return [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
+
+
+def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -> list[Path]:
+    """Redraw the figures and tables from the tables in ``results``, without a model, and write the gallery page.
 
     Args:
-        only: figure numbers; None draws all that have a table and says which have none.
+        only: figure numbers; None draws all that have a table, writes the tables, too, and says what has no data.
         svg: write each as SVG, too.
 
     Raises:
-        ScopeError: for a number that no figure has or that is left out, or one asked for whose table is missing.
+        ScopeError: as ``chosen`` does.
     """
-    known = {entry.number: entry for entry in GALLERY}
-    for number in only or []:
-        if number in LEFT_OUT:
-            raise ScopeError(f"figure {number} is left out: {LEFT_OUT[number]}")
-        if number not in known:
-            raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
     use_style()
-    written: list[Path] = []
-    for entry in [known[n] for n in only] if only else GALLERY:
-        table = results / f"{entry.table}.csv"
-        if entry.table and not table.exists():
-            message = f"figure {entry.number} needs {table.name}; make it with 'scope-lite results build {entry.table}'"
-            if only:
-                raise ScopeError(message)
-            print(message)
-            continue
-        tables, rows = read_tables(entry, results)
-        fig = entry.draw(rows)
-        drawn = save_figure(fig, entry.name, out, svg)
-        plt.close(fig)
-        description = sidecar.describe(entry.number, tables, rows, drawn, entry.interval)
-        written += [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
+    written = [path for entry in chosen(only or [], results) for path in draw(entry, results, out, svg)]
+    if not only:
+        for table in paper_tables.PAPER_TABLES:
+            written += paper_tables.write(table, results, out) if paper_tables.has_data(table, results) else []
+        for gone in missing(results):
+            print(
+                f"{gone.what} is not drawn: {gone.why}" + (f"; make it with '{gone.command}'" if gone.command else "")
+            )
     write_page(out)
     return written
 
@@ -286,11 +339,11 @@ def write_page(out: Path) -> None:
     for entry in sorted(GALLERY, key=lambda e: int(e.number)):
         lines += ["", f"## Figure {entry.number}", "", f"*The paper's:* {entry.paper}", "", f"*Ours:* {entry.ours}", ""]
         picture = out / f"{entry.name}.png"
-        missing = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
-        lines.append(f"![figure {entry.number}]({picture.name})" if picture.exists() else missing)
+        first = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
+        lines.append(f"![figure {entry.number}]({picture.name})" if picture.exists() else first)
         # a notebook may have drawn it since from other runs: then the file beside it tells of another picture
         if sidecar.tells_of(picture):
-            lines += ["", f"[Tables, seeds and runs of this picture]({entry.name}.json)"]
+            lines += ["", f"{sidecar.caption(picture)} [More]({entry.name}.json)."]
     lines += ["", *paper.page_lines()]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})

@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite import prompts
-from scope_lite.figures.style import footnote
+from scope_lite.figures.style import WIDTH, footnote
 from scope_lite.prompts import persuadee, persuader, user_simulator
 from scope_lite.tasks.cooperbench.agents import AGENT
 
-WIDTH = 96
+LETTERS = 70
 LINE = 0.135
 """height of a line of text, in inches"""
 ROLES = {"system": "#0072B2", "user": "#7f7f7f", "assistant": "#D55E00"}
@@ -28,11 +28,11 @@ def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
         where: the module that the text stands in.
     """
     wrapped = [
-        (role, [piece for line in text.split("\n") for piece in textwrap.wrap(line, WIDTH) or [""]])
+        (role, [piece for line in text.split("\n") for piece in textwrap.wrap(line, LETTERS) or [""]])
         for role, text in messages
     ]
     lines = sum(len(text) + 2 for _, text in wrapped) + 1
-    fig, ax = plt.subplots(figsize=(6.4, lines * LINE + 0.3))
+    fig, ax = plt.subplots(figsize=(WIDTH, lines * LINE + 0.3))
     ax.set(xlim=(0, 1), ylim=(lines, 0))
     ax.axis("off")
     top = 0.5
@@ -43,9 +43,9 @@ def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
         ax.text(0.985, top + 0.25, role, ha="right", va="top", fontsize=6.5, color=ROLES[role])
         for i, line in enumerate(text):
             # a dollar sign would begin mathematics
-            ax.text(0.02, top + 0.7 + i, line.replace("$", r"\$"), va="top", fontsize=6.8, family="monospace")
+            ax.text(0.02, top + 0.7 + i, line.replace("$", r"\$"), va="top", fontsize=6.5, family="monospace")
         top += height + 0.7
-    footnote(fig, f"the text that the code uses: {where}; $words are filled in")
+    footnote(fig, f"the code's own text: {where}; $words are filled in")
     return fig
 
 

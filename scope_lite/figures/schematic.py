@@ -9,7 +9,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import METHOD_COLOURS, footnote
+from scope_lite.figures.style import METHOD_COLOURS, WIDTH, footnote
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import VerbalizedModel
 from scope_lite.worlds import get_world
@@ -27,7 +27,7 @@ LISTS = 2000
 
 
 def figure_2(table: pd.DataFrame) -> Figure:
-    """Above, what the simulator answers to the world's most open question; below, what the policy then earns.
+    """Left, what the simulator answers to the world's most open question; right, what the policy then earns.
 
     Args:
         table: of the experiment ``methods``, with the answers of the trained simulator.
@@ -37,24 +37,23 @@ def figure_2(table: pd.DataFrame) -> Figure:
     p = users.reply_probabilities(np.full(LISTS, world.open_question))
     said = [i for i in range(len(world.spec.user_acts)) if p[0, i] > 0.005]
     names = [world.spec.user_acts[i] for i in said]
-    fig, axes = plt.subplots(2, 3, figsize=(7.6, 4.6), height_ratios=(1.25, 1), sharey="row")
+    fig, axes = plt.subplots(3, 2, figsize=(WIDTH, 6.4), width_ratios=(1.35, 1))
     listed = VerbalizedModel()(p, RowKeys.grid(0, 0, LISTS, 1), 0, "simulator", 0)[1].mean(0)
     _bars(axes[0, 0], sharpen(p[:1], COLLAPSED)[0, said], p[0, said], "single")
-    _bars(axes[0, 1], listed[said], p[0, said], "verbalized")
-    _moving(axes[0, 2], table[table["variant"] == "cotraining"], names)
-    for ax, (method, story) in zip(axes[0], STORIES.items(), strict=True):
-        ax.set_title(story, fontsize=8.5, color=METHOD_COLOURS[method], loc="left")
-    for ax in axes[0, :2]:
-        ax.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=7)
-    axes[0, 0].set_ylabel("the simulator's\nanswer, probability")
-    axes[1, 0].set_ylabel("what the policy\nearns at the end")
+    _bars(axes[1, 0], listed[said], p[0, said], "verbalized")
+    _moving(axes[2, 0], table[table["variant"] == "cotraining"], names)
     last = table[table["step"] == table.groupby("run")["step"].transform("max")]
-    for ax, method in zip(axes[1], STORIES, strict=True):
-        _earned(ax, last[last["variant"] == method], METHOD_COLOURS[method])
-    seeds = table["seed"].nunique()
+    for (said_ax, earned_ax), (method, story) in zip(axes, STORIES.items(), strict=True):
+        said_ax.set_title(story, fontsize=8.5, color=METHOD_COLOURS[method], loc="left")
+        said_ax.set_ylabel("simulator's answer")
+        earned_ax.set_ylabel("policy's reward")
+        _earned(earned_ax, last[last["variant"] == method], METHOD_COLOURS[method])
+    for ax in axes[:2, 0]:
+        ax.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=7)
+    axes[1, 0].set_ylabel("the simulator's answer, probability")
+    axes[1, 1].set_ylabel("what the policy earns at the end")
     footnote(
-        fig,
-        f"nano · persuasion · above: exact, and measured in every run of Co-Training; below: {seeds} seeds (points)",
+        fig, f"nano · persuasion · left: exact, and each run of Co-Training; right: {table['seed'].nunique()} seeds"
     )
     return fig
 

@@ -62,5 +62,19 @@ def tells_of(picture: Path) -> bool:
     return bool(files.get(picture.name) == _digest(picture))
 
 
+def caption(picture: Path) -> str:
+    """What the JSON file beside a picture says, in a line: scale, worlds, seeds, interval, runs, command."""
+    told = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))
+    if not told["tables"]:
+        return f"From the texts in the code, by `{told['command']}`."
+    seeds = ", ".join(f"`{world}` ({n} seeds)" for world, n in told["seeds"].items())
+    runs = told["runs"]
+    named = f"{runs['count']} runs, ids' hash {runs['sha256'][:12]}" if isinstance(runs, dict) else f"{len(runs)} runs"
+    if isinstance(runs, list):
+        named += f", `{runs[0]}` to `{runs[-1]}`"
+    parts = [told["scale"], seeds, told["interval"] or "no intervals", named]
+    return f"{'; '.join(parts)}. Remade by `{told['command']}`."
+
+
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()

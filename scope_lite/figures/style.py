@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe-Ito, which stays apart under the common colour-vision deficiencies; one colour a method, everywhere.
@@ -30,6 +33,13 @@ METHOD_LABELS = {
     "unsharpened": "Un-sharpened (control)",
 }
 
+LONG_NAME = 32
+"""letters of a legend's entry from which on two do not stand side by side"""
+COLUMN = 9 / 2.54
+"""a journal's column, in inches"""
+WIDTH = 4.6
+"""inches of a figure of the gallery: in a column its smallest letters (6.5 points here) are still 5 points tall"""
+
 RC: dict[Any, Any] = {
     "font.size": 9,
     "axes.titlesize": 9,
@@ -51,6 +61,35 @@ def use_style() -> None:
     """Apply the house style to every figure made afterwards."""
     for key, value in RC.items():
         mpl.rcParams[key] = value
+
+
+def panel_grid(n: int, height: float = 2.05, extra: float = 0.7) -> tuple[Figure, list[Axes]]:
+    """Axes in rows of two, as wide as a figure of the gallery is; with an odd number the last cell stays free.
+
+    Args:
+        height: of a row, in inches; ``extra`` is for the legend and the line below.
+    """
+    rows = (n + 1) // 2
+    fig = plt.figure(figsize=(WIDTH, height * rows + extra))
+    cells = fig.add_gridspec(rows, min(n, 2))
+    return fig, [fig.add_subplot(cells[i // 2, i % 2]) for i in range(n)]
+
+
+def shared_legend(fig: Figure) -> None:
+    """One legend for all axes of a ``panel_grid``: in its free cell if there is one, else above them."""
+    named: dict[str, Artist] = {}
+    for ax in fig.axes:
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+            named.setdefault(name, handle)
+    if not named:
+        return
+    n, longest = len(fig.axes), max(map(len, named))
+    if n > 1 and n % 2:
+        rows = (n + 1) // 2
+        fig.legend(named.values(), named.keys(), loc="center", bbox_to_anchor=(0.77, 0.53 / rows), fontsize=7)
+        return
+    columns = 1 if longest > LONG_NAME else 2
+    fig.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), columns), fontsize=7.5)
 
 
 def footnote(fig: Figure, text: str) -> None:

@@ -52,7 +52,7 @@ def results_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Tables 1 and 3: every method in every setting, on seen and unseen simulators and real users: end, AUC, best.
 
     Args:
-        settings: name of the setting -> its runs' summaries, as ``notebook.run_summaries`` makes them.
+        settings: name of the setting -> its runs' summaries, as ``stats.run_summaries`` makes them.
 
     Returns:
         Text "mean ± half-width" of the 95 % t-interval over seeds (reward in [0, 1]); "–" where nothing is measured.

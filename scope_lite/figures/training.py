@@ -13,11 +13,10 @@ from itertools import zip_longest
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, panel_grid, shared_legend
 from scope_lite.stats import t_interval
 
 UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
@@ -76,7 +75,7 @@ def curve_panels(
     labels: Mapping[str, str],
     letters: Sequence[str] = (),
 ) -> Figure:
-    """One axes a metric, side by side, each titled by its metric, with one legend for all above them."""
+    """One axes a metric, two in a row, each titled by its metric, with one legend for all."""
     titles = [f"{letter} {LABELS.get(m, m)}".lstrip() for letter, m in zip_longest(letters, metrics, fillvalue="")]
     return titled_panels([(table, m, t) for m, t in zip(metrics, titles, strict=True)], colours, labels)
 
@@ -84,15 +83,12 @@ def curve_panels(
 def titled_panels(
     panels: Sequence[tuple[pd.DataFrame, str, str]], colours: Mapping[str, str], labels: Mapping[str, str]
 ) -> Figure:
-    """One axes for each (table, metric, title), side by side, with one legend for all above them."""
-    fig, axes = plt.subplots(1, len(panels), figsize=(2.6 * len(panels) + 0.3, 2.9), squeeze=False)
-    named: dict[str, Artist] = {}
-    for ax, (table, metric, title) in zip(axes[0], panels, strict=True):
+    """One axes for each (table, metric, title), two in a row, with one legend for all."""
+    fig, axes = panel_grid(len(panels))
+    for ax, (table, metric, title) in zip(axes, panels, strict=True):
         draw_curves(ax, table, metric, colours, labels)
         ax.set_title(title, loc="left", fontsize=8.5)
-        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
-            named.setdefault(name, handle)
-    fig.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), max(3, len(panels))))
+    shared_legend(fig)
     footnote(fig, note(pd.concat([table for table, _, _ in panels])))
     return fig
 

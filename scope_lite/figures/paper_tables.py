@@ -1,0 +1,107 @@
+"""The paper's tables 1, 3, 6 and 7 and the table of paradigms, as notebook 06 writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from scope_lite.figures import tables
+from scope_lite.paths import NANO_MODELS
+from scope_lite.stats import run_summaries
+
+WORLDS = {"persuasion": "methods", "persuasion_hard": "methods_hard", "retail": "methods_retail"}
+"""setting of table 1 -> the experiment behind it"""
+FURTHER = {
+    "retail, larger policy (qwen3-small)": "larger_retail",
+    "persuasion, Olmo 3 policy": "family_persuasion",
+    "retail, Olmo 3 policy": "family_retail",
+}
+"""the same for table 3"""
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table: ``make`` gets the folder of the shipped tables."""
+
+    name: str
+    caption: str
+    make: Callable[[Path], pd.DataFrame]
+    needs: tuple[str, ...] = ()
+    """experiments, of which one at least must have its table"""
+    wide: str | None = None
+    """the column of long text"""
+
+
+def present(names: Mapping[str, str], results: Path) -> dict[str, str]:
+    """Those of setting -> experiment whose table is there."""
+    return {setting: name for setting, name in names.items() if (results / f"{name}.csv").exists()}
+
+
+def results_of(names: Mapping[str, str], results: Path) -> pd.DataFrame:
+    """Every method in every setting that has a table."""
+    found = present(names, results)
+    return tables.results_table({s: run_summaries(pd.read_csv(results / f"{n}.csv")) for s, n in found.items()})
+
+
+def panels(results: Path) -> pd.DataFrame:
+    """The panels of the worlds that table 1 shows."""
+    return tables.panel_table(
+        {
+            world: yaml.safe_load((NANO_MODELS / world / "panel.yaml").read_text(encoding="utf-8"))
+            for world in present(WORLDS, results)
+        }
+    )
+
+
+PAPER_TABLES = (
+    PaperTable(
+        "table01",
+        "Table 1. All methods in three nano worlds: reward, mean ± half of the 95 % t-interval over seeds.",
+        lambda results: results_of(WORLDS, results),
+        tuple(WORLDS.values()),
+    ),
+    PaperTable(
+        "table03",
+        "Table 3. Another policy in the same worlds: a larger one, and one of another family. As table 1.",
+        lambda results: results_of(FURTHER, results),
+        tuple(FURTHER.values()),
+    ),
+    PaperTable(
+        "table06",
+        "Table 6. Hyperparameters, beside those that the paper states.",
+        lambda _: tables.hyperparameters(),
+        wide="meaning",
+    ),
+    PaperTable(
+        "table06_methods",
+        "Table 6, second part. What each method's name sets.",
+        lambda _: tables.method_presets(),
+        wide="sets",
+    ),
+    PaperTable(
+        "table07",
+        "Table 7. The panel of each world: kind, sharpness γ, model, and the shares of user types.",
+        panels,
+        tuple(WORLDS.values()),
+        "population",
+    ),
+    PaperTable(
+        "table_paradigms",
+        "Paradigms: who is trained, who plays the partner, and where diversity comes from.",
+        lambda _: tables.paradigms(),
+    ),
+)
+
+
+def has_data(table: PaperTable, results: Path) -> bool:
+    """Whether there is something to make it from."""
+    return not table.needs or any((results / f"{name}.csv").exists() for name in table.needs)
+
+
+def write(table: PaperTable, results: Path, out: Path) -> list[Path]:
+    """Write one table into ``out/tables`` as Markdown and LaTeX; returns the two paths."""
+    return tables.write_table(table.make(results), table.name, table.caption, out / "tables", table.wide)
