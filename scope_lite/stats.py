@@ -6,7 +6,7 @@ seeds a percentile bootstrap covers 73 % where it says 95 %; a t-interval does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import stats as scipy_stats
 
+RESAMPLES = 2000
 SUMMARIES = ("end", "auc", "best")
 
 
@@ -66,6 +67,73 @@ def share_interval(successes: int, n: int, level: float = 0.95) -> Interval:
         raise ValueError("no trials to take a share of")
     exact = scipy_stats.binomtest(successes, n).proportion_ci(level, method="exact")
     return Interval(successes / n, float(exact.low), float(exact.high), n)
+
+
+def bootstrap_t_interval(values: Float[np.ndarray, " n"], level: float = 0.95, seed: int = 0) -> Interval:
+    """Mean of at least five independent values with the studentised bootstrap (bootstrap-t) interval.
+
+    It covers 96 and 94 % of the time at n = 5 and 10 with normal values. At n = 3 it is 82 %, so that is refused: take
+    ``t_interval``. (The percentile bootstrap covers 74, 83 and 88 % at n = 3, 5 and 10 and is not used anywhere.)
+
+    Raises:
+        ValueError: with fewer than five values.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    n = len(x)
+    if n < 5:
+        raise ValueError(f"the studentised bootstrap needs at least 5 values, got {n}: take t_interval")
+    mean, error = float(x.mean()), float(scipy_stats.sem(x))
+    drawn = x[np.random.default_rng(seed).integers(n, size=(RESAMPLES, n))]
+    errors = scipy_stats.sem(drawn, axis=1)
+    # a resample of one value, drawn n times, has no spread to be measured by
+    t = (drawn.mean(axis=1) - mean)[errors > 0] / errors[errors > 0]
+    if not len(t):
+        return Interval(mean, mean, mean, n)
+    low, high = np.quantile(t, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(mean, mean - float(high) * error, mean - float(low) * error, n)
+
+
+def resampled_interval(values: Float[np.ndarray, "seeds simulators"], level: float = 0.95, seed: int = 0) -> Interval:
+    """Mean over seeds and simulators, both taken as samples: would other seeds, and other simulators, say the same?
+
+    Whole seeds and whole simulators are resampled, apart from each other (Owen 2007's pigeonhole bootstrap); the spread
+    of the resampled means is multiplied by a t quantile with min(seeds, simulators) - 1 degrees of freedom. Measured
+    coverage at 95 %, 3 x 5 to 10 x 10, whichever of the two varies: 94 to 99 %. (The resampled means' own percentiles
+    cover 78 to 93 % and are not used.)
+
+    Returns:
+        ``n`` is the smaller of the two numbers.
+
+    Raises:
+        ValueError: with fewer than two seeds or simulators.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 2 or min(x.shape) < 2:
+        raise ValueError(f"need at least two seeds and two simulators, got shape {x.shape}")
+    rng = np.random.default_rng(seed)
+    rows, columns = (rng.multinomial(n, np.full(n, 1 / n), RESAMPLES) / n for n in x.shape)
+    spread = float(((rows @ x) * columns).sum(axis=1).std())
+    few = min(x.shape)
+    half = float(scipy_stats.t.ppf((1 + level) / 2, few - 1)) * spread
+    return Interval(float(x.mean()), float(x.mean()) - half, float(x.mean()) + half, few)
+
+
+def welch_holm(groups: Mapping[str, Float[np.ndarray, " n"]], control: str) -> pd.DataFrame:
+    """Each group against the control by Welch's t-test, with p values adjusted for their number (Holm-Bonferroni).
+
+    For groups whose seeds cannot be paired; where they can, ``paired_interval`` is sharper.
+
+    Returns:
+        A row a group: ``difference`` of means, ``p`` (two-sided), ``p_holm``.
+    """
+    from statsmodels.stats.multitest import multipletests  # slow to import, and most of what is here does without
+
+    rivals = {name: values for name, values in groups.items() if name != control}
+    base = np.asarray(groups[control], dtype=np.float64)
+    tests = {name: scipy_stats.ttest_ind(values, base, equal_var=False).pvalue for name, values in rivals.items()}
+    rows = {name: {"difference": np.mean(v) - base.mean(), "p": tests[name]} for name, v in rivals.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    return table.assign(p_holm=multipletests(table["p"], method="holm")[1])
 
 
 def iqm(scores: Float[np.ndarray, "*shape"]) -> float:

@@ -4,16 +4,20 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import mannwhitneyu
+from scipy.stats import t as t_distribution
 
 from scope_lite.stats import (
     auc,
+    bootstrap_t_interval,
     iqm,
     paired_improvement,
     paired_interval,
     probability_of_improvement,
+    resampled_interval,
     share_interval,
     summarise,
     t_interval,
+    welch_holm,
 )
 
 
@@ -30,6 +34,56 @@ def test_t_intervals_cover_as_they_claim(n):
     rng = np.random.default_rng(n)
     covered = [i.low <= 0 <= i.high for i in (t_interval(rng.normal(size=n)) for _ in range(4000))]
     assert 0.93 < np.mean(covered) < 0.97
+
+
+@pytest.mark.parametrize("n", [5, 10])
+def test_studentised_intervals_cover_as_they_say(n):
+    rng = np.random.default_rng(n)
+    covered = [i.low <= 0 <= i.high for i in (bootstrap_t_interval(rng.normal(size=n)) for _ in range(400))]
+    assert 0.92 < np.mean(covered) < 0.985
+
+
+def test_a_studentised_interval_agrees_with_t_for_many_normal_values_and_refuses_few():
+    x = np.random.default_rng(0).normal(3.0, 2.0, size=400)
+    ours, theirs = bootstrap_t_interval(x), t_interval(x)
+    assert ours.low == pytest.approx(theirs.low, abs=0.04) and ours.high == pytest.approx(theirs.high, abs=0.04)
+    assert bootstrap_t_interval(np.full(5, 2.0)).low == 2
+    with pytest.raises(ValueError, match="take t_interval"):
+        bootstrap_t_interval(x[:4])
+
+
+# what the numbers vary with: seeds and simulators, seeds only, simulators only
+@pytest.mark.parametrize("by_seed, by_simulator", [(1, 1), (1, 0), (0, 1)])
+@pytest.mark.parametrize("shape", [(3, 5), (10, 6)])
+def test_intervals_over_seeds_and_simulators_cover_at_least_as_they_say(shape, by_seed, by_simulator):
+    rng, (n, m) = np.random.default_rng(0), shape
+    covered = []
+    for _ in range(300):
+        x = by_seed * rng.normal(size=(n, 1)) + by_simulator * rng.normal(size=(1, m)) + 0.5 * rng.normal(size=(n, m))
+        interval = resampled_interval(x)
+        covered.append(interval.low <= 0 <= interval.high)
+    assert np.mean(covered) > 0.9
+
+
+def test_resampling_both_ways_matches_a_worked_example():
+    # seeds 0 and 2, simulators alike: a resampled mean is 0, 1 or 2 with 1/4, 1/2, 1/4, so its sd is sqrt(1/2)
+    interval = resampled_interval(np.array([[0.0, 0.0], [2.0, 2.0]]))
+    assert interval.mean == 1 and interval.n == 2
+    assert interval.high - 1 == pytest.approx(12.7062 * np.sqrt(0.5), rel=0.05)
+    # what simulators differ in widens it, though seeds agree
+    assert resampled_interval(np.array([[0.0, 2.0], [0.0, 2.0]])).high - 1 == pytest.approx(interval.high - 1, rel=0.05)
+    with pytest.raises(ValueError, match="two simulators"):
+        resampled_interval(np.ones((3, 1)))
+
+
+def test_welch_with_holm_matches_a_worked_example():
+    a, b, c = np.array([1.0, 2.0, 3.0]), np.array([4.0, 6.0, 8.0]), np.array([1.5, 2.0, 2.5])
+    table = welch_holm({"a": a, "b": b, "c": c}, "a")
+    # t = 4 / sqrt(1/3 + 4/3), Welch's degrees of freedom (1/3 + 4/3)^2 / ((1/3)^2 / 2 + (4/3)^2 / 2) = 2.9412
+    assert table.loc["b", "p"] == pytest.approx(2 * t_distribution.sf(4 / np.sqrt(5 / 3), 2.9412), rel=1e-3)
+    assert table.loc["b", "difference"] == 4 and table.loc["c", "p"] == 1
+    # the smallest of two is doubled, the other kept
+    assert table.loc["b", "p_holm"] == pytest.approx(2 * table.loc["b", "p"]) and table.loc["c", "p_holm"] == 1
 
 
 def test_paired_interval_uses_the_seeds_that_both_have():
