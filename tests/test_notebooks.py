@@ -22,6 +22,7 @@ SETTINGS = {
     "06_seven_methods": {"source": "frozen"},
     "07_cooperation": {"source": "frozen"},
     "08_referee": {"source": "frozen"},
+    "11_figures": {"only": ["3", "9"]},
 }
 
 
