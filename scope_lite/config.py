@@ -104,6 +104,16 @@ class TextConfig(Settings):
     simulator_model: str | None = None
     """model behind the simulators: "smollm2", a folder, "smollm2+FOLDER" with an adapter, or "openai:NAME@URL"; null:
     the policy's own base"""
+    training_engine: Literal["hf", "unsloth"] = "hf"
+    """what holds the policy and trains it: transformers, or Unsloth (a GPU's, or its slow CPU build)"""
+    four_bit: bool = False
+    """with Unsloth on a GPU: the base in 4 bits (QLoRA); false: 16 bits"""
+    device: Literal["cpu", "auto"] = "cpu"
+    """where the policy and local simulators compute; auto: on a GPU if there is one"""
+    rollout_engine: Literal["hf", "vllm"] = "hf"
+    """what samples the dialogues: transformers, or vLLM beside the trainer (a GPU's, or `make vllm-cpu`)"""
+    vllm_share: float = Field(default=0.4, gt=0, lt=1)
+    """of a GPU's memory that vLLM may take; the trainer needs the rest"""
     grammar: bool | None = None
     """hold a verbalized list to its format by a grammar; null: where the simulator's model is local"""
     retries: int = Field(default=3, ge=0)
@@ -115,7 +125,9 @@ class TextConfig(Settings):
 
 
 # Keys younger than shipped tables: at its default such a key is left out of a run's name, so that older runs keep it.
-ADDED_LATER = ("head_start",)
+ADDED_LATER = ("head_start", "rollout_engine", "training_engine", "four_bit", "device")
+# What changes memory or money, not what is sampled.
+NO_CONTENT = ("prices", "budget", "vllm_share")
 
 
 class RunConfig(Settings):
@@ -169,15 +181,17 @@ class RunConfig(Settings):
         if self.is_text:
             panel = text_panel(self.world)
             models = [panel.read_text(), _content(self.model), _content(self.text.simulator_model)]
-            settings["text"] = {k: v for k, v in settings["text"].items() if k not in ("prices", "budget")}
+            settings["text"] = {k: v for k, v in settings["text"].items() if k not in NO_CONTENT}
         else:
             models = _shipped_models(self.world, self.model)
             del settings["text"]
         read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
         settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
-        for key in ADDED_LATER:
-            if settings["simulator"].get(key) == SimulatorConfig.model_fields[key].default:
-                del settings["simulator"][key]
+        parts: dict[str, type[Settings]] = {"simulator": SimulatorConfig, "text": TextConfig}
+        for part, kind in parts.items():
+            for key in set(ADDED_LATER) & set(settings.get(part, {})):
+                if settings[part][key] == kind.model_fields[key].default:
+                    del settings[part][key]
         content = json.dumps([settings, models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 

@@ -50,8 +50,7 @@ class Learner:
 
     def __init__(self, model: SeatModel, config: RunConfig, seed: int):
         self.config = config
-        self.reference = SeatModel(model.model, model.tokenizer)
-        self.reference.choice_bias, self.reference.choice_scale = model.choice_bias, model.choice_scale
+        self.reference = model.reference()
         model.add_adapter(config.lora_rank, alpha=2 * config.lora_rank, seed=seed)
         self.model = model
         self.optimizer = torch.optim.AdamW(model.trainable(), lr=config.learning_rate, weight_decay=0.0)

@@ -70,6 +70,7 @@ class SeatModel:
         self.base = model
         self._merged: PreTrainedModel | None = None
         self._words: dict[tuple[int, ...], str] = {}
+        self.device = model.device
         vocabulary = model.config.vocab_size
         stop = tokenizer.eos_token_id
         self.stop_ids = {stop} if stop is not None else set()
@@ -96,6 +97,12 @@ class SeatModel:
             self.peft = get_peft_model(share_weights(self.model), config)
         self.model = self.peft.get_base_model()
 
+    def reference(self) -> SeatModel:
+        """The base of this seat, without its adapter: the anchor of KL terms."""
+        reference = SeatModel(self.base, self.tokenizer)
+        reference.choice_bias, reference.choice_scale = self.choice_bias, self.choice_scale
+        return reference
+
     def trainable(self) -> list[torch.nn.Parameter]:
         return [p for p in self.model.parameters() if p.requires_grad]
 
@@ -112,17 +119,21 @@ class SeatModel:
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
         """Logits of the next token, sharpened, minus infinity outside the allowed set."""
         raw = self.model.lm_head(hidden).float()
-        return raw * self.choice_scale[choice][:, None] + self.choice_bias[choice]
+        scale, bias = self.choice_scale[choice].to(self.device), self.choice_bias[choice].to(self.device)
+        return raw * scale[:, None] + bias
 
     def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
         """Log probability of every generated token, and the full log distribution it came from (nats).
 
-        The head runs only where a token is trained: nothing else is ever a logit.
+        The head runs only where a token is trained: nothing else is ever a logit. What a GPU computed comes to the CPU
+        token by token, where the loss is; the distributions stay where they are.
         """
-        mask = None if batch.attention.all() else batch.attention.long()
-        hidden = self.model.model(input_ids=batch.ids, attention_mask=mask, use_cache=False).last_hidden_state
-        log_all = self.logits(hidden[batch.row, batch.column - 1], batch.choice).log_softmax(-1)
-        return log_all.gather(-1, batch.targets[:, None])[:, 0], log_all
+        place = self.device
+        mask = None if batch.attention.all() else batch.attention.long().to(place)
+        hidden = self.model.model(input_ids=batch.ids.to(place), attention_mask=mask, use_cache=False).last_hidden_state
+        before = hidden[batch.row.to(place), batch.column.to(place) - 1]
+        log_all = self.logits(before, batch.choice).log_softmax(-1)
+        return log_all.gather(-1, batch.targets.to(place)[:, None])[:, 0].cpu(), log_all
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
@@ -174,6 +185,7 @@ class Session:
 
         Rows may differ in length, or get nothing: padding is masked and takes no position.
         """
+        place = self.seat.device
         lengths = torch.tensor([len(p) for p in pieces])
         width = int(lengths.max())
         if int(lengths.min()) == width:
@@ -185,9 +197,9 @@ class Session:
         self.attention = torch.cat([self.attention, real], dim=1)
         whole = bool(self.attention.all())
         output = self.model.model(
-            input_ids=ids,
-            attention_mask=None if whole else self.attention,
-            position_ids=position,
+            input_ids=ids.to(place),
+            attention_mask=None if whole else self.attention.to(place),
+            position_ids=position.to(place),
             past_key_values=self.cache,
             use_cache=True,
         ).last_hidden_state
@@ -195,7 +207,7 @@ class Session:
         if not self.hidden.shape[1] or bool((lengths > 0).all()):
             self.hidden = newest  # a row that has read nothing yet predicts nothing, and nobody asks it
         else:
-            self.hidden = torch.where(lengths[:, None] > 0, newest, self.hidden)
+            self.hidden = torch.where((lengths[:, None] > 0).to(place), newest, self.hidden)
 
     @torch.no_grad()
     def next_probabilities(
@@ -205,5 +217,5 @@ class Session:
         hidden = self.hidden if rows is None or len(rows) == len(self.hidden) else self.hidden[torch.from_numpy(rows)]
         sets = torch.full((len(hidden),), choice)
         raw = self.model.lm_head(hidden).float()
-        scale = self.seat.choice_scale[choice] if sharpness is None else sharpness
-        return (raw * scale + self.seat.choice_bias[sets]).double().softmax(-1).numpy()
+        scale = float(self.seat.choice_scale[choice]) if sharpness is None else sharpness
+        return (raw * scale + self.seat.choice_bias[sets].to(raw.device)).double().softmax(-1).cpu().numpy()

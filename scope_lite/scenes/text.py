@@ -83,10 +83,11 @@ class TextScene:
     @cached_property
     def loaded(self) -> LoadedModel:
         """The policy's base; simulators without a model of their own speak with it too."""
-        # the dialogue engine (engines.hf) keeps its tensors on the CPU
-        return load_model(self.config.model, "cpu")
+        return load_model(self.config.model, self.config.text.device)
 
     def policy_model(self) -> SeatModel:
+        if self.config.text.training_engine == "unsloth":
+            return unsloth_policy(self.config)
         return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer)
 
     def cast(self, learner: Learner) -> TextCast:
@@ -153,7 +154,9 @@ class TextScene:
                 budget = {} if self.config.text.budget is None else {"budget": self.config.text.budget}
                 # what an endpoint said is on record, so that a resumed run hears the same again
                 record = ReplyCache(cache_folder() / "replies") if parse_endpoint(model) else None
-                self._samplers[model] = open_sampler(model, "cpu", record, self.config.text.prices, **budget)
+                self._samplers[model] = open_sampler(
+                    model, self.config.text.device, record, self.config.text.prices, **budget
+                )
         return self._samplers[model]
 
 
@@ -217,6 +220,26 @@ class TextPanel:
 def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:
     """A persona for each row, uniform; from ``keys.by_group()`` it is one for a whole group."""
     return [personas[i] for i in (keys.uniforms(0, "task", token=1)[:, 0] * len(personas)).astype(int)]
+
+
+def unsloth_policy(config: RunConfig) -> SeatModel:
+    """The policy's seat on Unsloth.
+
+    Raises:
+        ScopeError: Unsloth is not installed, an adapter where it wants a plain base, or a local simulator beside it on
+            a GPU: Unsloth's kernels would stand in for those that the simulator's sampler needs, in the whole process.
+    """
+    from scope_lite.engines.unsloth import UnslothBase, UnslothSeat
+
+    text = config.text
+    base = UnslothBase(config.model, text.context, text.four_bit, text.device)
+    endpoint = text.simulator_model is not None and parse_endpoint(text.simulator_model) is not None
+    if base.device.type != "cpu" and text.rollout_engine == "hf" and not endpoint:
+        raise ScopeError(
+            "with Unsloth on a GPU the simulators speak through vLLM or an endpoint: set text.rollout_engine to vllm, "
+            "or text.simulator_model to openai:NAME@URL"
+        )
+    return UnslothSeat(base)
 
 
 @torch.no_grad()
