@@ -9,7 +9,9 @@ import nbformat
 import papermill
 import pytest
 
-from scope_lite.paths import HOME
+from scope_lite.figures.paper_tables import PAPER_TABLES
+from scope_lite.figures.paper_tables import write as write_table
+from scope_lite.paths import HOME, RESULTS
 from scope_lite.worlds import get_world
 
 NOTEBOOKS = sorted((HOME / "notebooks").glob("*.ipynb"))
@@ -97,6 +99,10 @@ def test_a_notebook_and_its_solutions_run_from_top_to_bottom(stem, tmp_path, mon
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     executed = executed[: len(executed) - len(answers)]
     assert any("image/png" in out.get("data", {}) for c in executed for out in c.get("outputs", []))
+    for table in PAPER_TABLES:  # those that it wrote are those that `scope-lite figures` writes
+        for written in (tmp_path / "figures" / "tables").glob(f"{table.name}.*"):
+            write_table(table, RESULTS, tmp_path / "again")
+            assert written.read_bytes() == (tmp_path / "again" / "tables" / written.name).read_bytes()
 
 
 def test_the_solutions_of_the_theory_notebook_run():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from scope_lite.config import METHODS, RunConfig, SimulatorConfig
+from scope_lite.config import METHODS, RunConfig, SimulatorConfig, TextConfig
 from scope_lite.figures import tables
 from scope_lite.paths import NANO_MODELS
 from scope_lite.rewards import TARGET_VARIANCE
@@ -55,7 +55,8 @@ def test_results_are_means_with_half_a_t_interval(every_table):
 def test_hyperparameters_show_every_key_with_its_default(every_table):
     table = every_table["table06"][0]
     keys = {*RunConfig.model_fields, *(f"simulator.{k}" for k in SimulatorConfig.model_fields)}
-    assert keys - set(table.index) == {"version", "method", "seed", "simulator"}
+    assert keys - set(table.index) == {"version", "method", "seed", "simulator", "text"}
+    assert set(tables.text_settings().index) == {f"text.{k}" for k in TextConfig.model_fields}
     assert table.loc["group_size", ["here", "the paper's"]].tolist() == ["8", "8"]
     assert table.loc["learning_rate", "here"] == "0.001" and "1e-6" in table.loc["learning_rate", "the paper's"]
     assert float(table.loc["target variance", "here"]) == TARGET_VARIANCE

@@ -83,6 +83,12 @@ PAPER_TABLES = (
         wide="sets",
     ),
     PaperTable(
+        "table06_text",
+        "Table 6, third part. What a run with language models has beside.",
+        lambda _: tables.text_settings(),
+        wide="meaning",
+    ),
+    PaperTable(
         "table07",
         "Table 7. The panel of each world: kind, sharpness γ, model, and the shares of user types.",
         panels,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from scope_lite.config import METHODS, RunConfig, Settings, SimulatorConfig
+from scope_lite.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.stats import SUMMARIES, t_interval
@@ -31,6 +31,8 @@ PAPER = {
 """what the paper states, by our key; it is the paper's, for other models and tasks"""
 WIDE = 6
 """columns from which on LaTeX sets a table in its smallest size"""
+LONG_CELL = 32
+"""letters of a cell from which on its column breaks lines"""
 BESIDE = {
     "seeds": ("10 where methods are compared, 3 or 5 in sweeps", "3", "runs of each method, paired by seed"),
     "target variance": ("0.25", "0.25", "of the policy's reward, which the curriculum reward aims at"),
@@ -84,18 +86,27 @@ def _mean_and_half(values: pd.Series) -> str:
 
 def hyperparameters() -> pd.DataFrame:
     """Table 6: every number of a run with its default here, what the paper states for it, and its meaning."""
+    table = pd.concat([_settings_rows(RunConfig, ""), _settings_rows(SimulatorConfig, "simulator.")])
+    beside = pd.DataFrame(BESIDE, index=table.columns).T
+    return pd.concat([table, beside]).rename_axis("setting")
+
+
+def text_settings() -> pd.DataFrame:
+    """Table 6, third part: what a run with language models has beside, with its default and its meaning."""
+    return _settings_rows(TextConfig, "text.").drop(columns="the paper's")
+
+
+def _settings_rows(settings: type[Settings], prefix: str) -> pd.DataFrame:
     rows = {}
-    for prefix, settings in (("", RunConfig), ("simulator.", SimulatorConfig)):
-        for name, value in _defaults(settings).items():
-            meaning = " ".join((settings.model_fields[name].description or "–").split())
-            rows[prefix + name] = (value, PAPER.get(prefix + name, "–"), meaning)
-    table = pd.DataFrame({**rows, **BESIDE}, index=["here", "the paper's", "meaning"]).T
-    table.index.name = "setting"
-    return table
+    for name, value in _defaults(settings).items():
+        meaning = " ".join((settings.model_fields[name].description or "–").split())
+        rows[prefix + name] = (value, PAPER.get(prefix + name, "–"), meaning)
+    table = pd.DataFrame(rows, index=["here", "the paper's", "meaning"]).T
+    return table.rename_axis("setting")
 
 
 def _defaults(settings: type[Settings]) -> dict[str, str]:
-    chosen = settings().model_dump(mode="json", exclude={"version", "method", "seed", "simulator"})
+    chosen = settings().model_dump(mode="json", exclude={"version", "method", "seed", "simulator", "text"})
     return {name: ", ".join(value) if isinstance(value, list) else _plain(value) for name, value in chosen.items()}
 
 
@@ -191,7 +202,7 @@ def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = N
     escaped = table.map(latex_text)
     escaped.index = _escaped_labels(escaped.index)
     escaped.columns = _escaped_labels(escaped.columns)
-    columns = "l" * table.index.nlevels + "".join("p{7cm}" if c == wide else "l" for c in table.columns)
+    columns = "l" * table.index.nlevels + "".join(_column_format(table[c], c == wide) for c in table.columns)
     text: str = escaped.style.to_latex(
         hrules=True,
         column_format=columns,
@@ -201,8 +212,15 @@ def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = N
         label=f"tab:{label}",
         position_float="centering",
     )
-    size = r"\scriptsize" if table.shape[1] > WIDE else r"\footnotesize"
+    size = r"\scriptsize \setlength{\tabcolsep}{2pt}" if table.shape[1] > WIDE else r"\footnotesize"
     return text.replace(r"\centering", rf"\centering {size}", 1)
+
+
+def _column_format(cells: pd.Series, wide: bool) -> str:
+    """LaTeX breaks lines only in a column of a stated width."""
+    if wide:
+        return "p{7cm}"
+    return "p{3.2cm}" if cells.map(len).max() > LONG_CELL else "l"
 
 
 def _escaped_labels(labels: pd.Index) -> pd.Index:
