@@ -20,7 +20,9 @@ from typer.testing import CliRunner
 
 from scope_lite import cli, report
 from scope_lite.errors import ScopeError
+from scope_lite.figures.gallery import write_page
 from scope_lite.report.content import HEADS, dialogues_of, gather_figures, gather_runs
+from scope_lite.report.photo import SIZE, photograph
 from tests.test_runs_compare import make_run
 
 EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -220,6 +222,19 @@ def test_the_command_writes_the_page(place: Path) -> None:
     assert (place / "new" / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
+def test_a_picture_of_the_page_is_no_figure_and_without_a_browser_that_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (30, 30), "white").save(place / "figures" / "report.png")
+    assert "report" not in {picture.name for picture in gather_figures(place / "figures")[0]}
+    write_page(place / "figures")
+    page = (place / "figures" / "README.md").read_text(encoding="utf-8")
+    assert page.count("(report.png)") == 1 and "![another_figure]" in page
+    monkeypatch.setattr("scope_lite.report.photo.shutil.which", lambda name: None)
+    with pytest.raises(ScopeError, match="needs playwright"):
+        photograph(place / "report.html", place / "picture.png")
+
+
 # -- in a browser -----------------------------------------------------------------------------------------------------
 
 
@@ -256,3 +271,5 @@ def test_in_a_browser_sorting_filtering_and_the_step_slider_work_without_an_erro
         assert EVIL in page.inner_text(".pane[data-side=left] .lines") and page.title() == "scope_lite report"
         browser.close()
     assert troubles == []
+    with Image.open(photograph(place / "report.html", place / "picture.png")) as picture:
+        assert picture.size == (SIZE["width"], SIZE["height"]) and len(picture.convert("L").getcolors()) > 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import sys
 from pathlib import Path
@@ -197,11 +198,12 @@ def test_a_missing_library_an_unknown_viewer_and_a_run_without_metrics_are_one_l
 ) -> None:
     folder = make_run(tmp_path / "runs")
     words = ["runs", "export", folder.name, tmp_path / "board", "--out", tmp_path / "runs"]
-    wandb = call(*words, "--to", "wandb")
-    assert wandb.exit_code == 2 and "cannot export to 'wandb'" in wandb.stderr
+    other = call(*words, "--to", "paper")
+    assert other.exit_code == 2 and "cannot export to 'paper'" in other.stderr
     monkeypatch.setattr("scope_lite.runs.export.importlib.util.find_spec", lambda name: None)
     missing = call(*words)
     assert missing.exit_code == 2 and "pip install tensorboard" in missing.stderr
+    assert "pip install trackio" in call(*words, "--to", "trackio").stderr
     monkeypatch.setattr("scope_lite.runs.export.importlib.util.find_spec", lambda name: object())
     (folder / "metrics.jsonl").unlink()
     empty = call(*words)
@@ -217,3 +219,24 @@ def test_the_event_files_are_read_back_by_tensorboard_itself(tmp_path: Path) -> 
     assert [(event.step, event.value) for event in events.Scalars("reward")] == [
         (1, pytest.approx(0.1)), (2, pytest.approx(0.2)),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("library", ["wandb", "trackio"])
+def test_a_tracker_gets_the_configuration_and_every_number_with_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    calls: list[Any] = []
+    tracker = ModuleType(library)
+    tracker.__spec__ = importlib.machinery.ModuleSpec(library, None)
+    vars(tracker).update(
+        init=lambda **given: calls.append(given),
+        log=lambda numbers, step: calls.append((step, numbers)),
+        finish=lambda: calls.append("finished"),
+    )
+    monkeypatch.setitem(sys.modules, library, tracker)
+    folder = make_run(tmp_path / "runs")
+    done = call("runs", "export", folder.name, "--to", library, "--out", tmp_path / "runs")
+    assert done.exit_code == 0, done.stderr
+    assert calls[0]["name"] == folder.name and calls[0]["config"]["method"] == "single"
+    assert [step for step, _ in calls[1:-1]] == [1, 2] and calls[1][1]["reward"] == 0.1 and "kl" not in calls[1][1]
+    assert calls[-1] == "finished"

@@ -122,15 +122,18 @@ def _draw_curves(folders: tuple[Path, Path], path: Path) -> None:
 @runs_app.command()
 def export(
     run: Annotated[str, typer.Argument(help="Name of a run, or its beginning.")],
-    folder: Annotated[Path, typer.Argument(help="Folder to write into.")],
-    to: Annotated[str, typer.Option(help="The viewer: tensorboard.")] = "tensorboard",
+    folder: Annotated[Path, typer.Argument(help="Folder to write TensorBoard's files into.")] = Path("board"),
+    to: Annotated[str, typer.Option(help="The viewer: tensorboard, wandb or trackio.")] = "tensorboard",
     out: Root = paths.RUNS,
 ) -> None:
     """Write a run's numbers for another viewer, if its library is installed."""
     from scope_lite import runs
 
+    if to in ("wandb", "trackio"):
+        typer.echo(f"logged {runs.to_tracker(runs.find(out, run), to)} with {to}")
+        return
     if to != "tensorboard":
-        raise ScopeError(f"cannot export to {to!r}; there is tensorboard")
+        raise ScopeError(f"cannot export to {to!r}; there are tensorboard, wandb and trackio")
     target = runs.to_tensorboard(runs.find(out, run), folder)
     typer.echo(f"wrote {target}; look at it with: tensorboard --logdir {folder}")
 

@@ -231,6 +231,8 @@ GALLERY = (
     ),
 )
 
+REPORT = "report"
+"""name of the picture of the HTML report, which is no figure"""
 STUDY_PAGES = "it shows a page of the human-study app. The app is not built, and a drawing of a page would be none."
 STUDY_TABLES = "it shows results of the human study. There are no such data here, and we do not make any up."
 LEFT_OUT = {**dict.fromkeys(("10", "11", "12", "13", "14"), STUDY_PAGES), "15": STUDY_TABLES, "16": STUDY_TABLES}
@@ -346,10 +348,19 @@ def write_page(out: Path) -> None:
             lines += ["", f"{sidecar.caption(picture)} [More]({entry.name}.json)."]
     lines += ["", *paper.page_lines()]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
-    others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})
+    others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {REPORT, *(e.name for e in GALLERY)})
     if others:
         lines += ["", "## Figures that the paper does not have", ""]
         lines += [f"![{name}]({name}.png)\n" for name in others]
+    if (out / f"{REPORT}.png").exists():
+        lines += [
+            "",
+            "## To look around in",
+            "",
+            "`scope-lite report` writes a page that opens offline in a browser:",
+            "",
+        ]
+        lines += [f"![the HTML report]({REPORT}.png)"]
     tables = sorted(out.glob("tables/*.md"))
     if tables:
         lines += ["", "## Tables", "", "Each as Markdown and, beside it, as LaTeX.", ""]

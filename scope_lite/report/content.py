@@ -14,7 +14,7 @@ from PIL import Image
 
 from scope_lite import runs as run_folders
 from scope_lite.errors import ScopeError
-from scope_lite.figures.gallery import GALLERY, Entry
+from scope_lite.figures.gallery import GALLERY, REPORT, Entry
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.runs.tables import read_config
@@ -103,7 +103,7 @@ def gather_figures(folder: Path) -> tuple[list[Picture], list[Entry]]:
         ScopeError: if a file is no readable picture.
     """
     known = {entry.name: entry for entry in sorted(GALLERY, key=lambda entry: int(entry.number))}
-    files = {path.stem: path for path in sorted(folder.glob("*.png"))}
+    files = {path.stem: path for path in sorted(folder.glob("*.png")) if path.stem != REPORT}
     pictures = []
     for name in [*(name for name in known if name in files), *(name for name in files if name not in known)]:
         entry = known.get(name)

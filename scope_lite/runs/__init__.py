@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from scope_lite.runs.checkpoints import Checkpoint
 from scope_lite.runs.dialogues import in_words, kept_dialogues, paired_dialogues
-from scope_lite.runs.export import to_tensorboard
+from scope_lite.runs.export import to_tensorboard, to_tracker
 from scope_lite.runs.folder import RunFolder, folder_path, is_finished, read_status
 from scope_lite.runs.tables import (
     Comparison,
@@ -43,4 +43,5 @@ __all__ = [
     "prune",
     "read_status",
     "to_tensorboard",
+    "to_tracker",
 ]

@@ -1,7 +1,8 @@
-"""A run's numbers for other viewers: TensorBoard event files, written by TensorBoard's own library."""
+"""A run's numbers for other viewers: TensorBoard, Weights & Biases, Trackio, each by its own library."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from datetime import datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from scope_lite.errors import ScopeError
 from scope_lite.runs.files import plain_disk_errors, read_lines
+from scope_lite.runs.tables import read_config
 
 
 def to_tensorboard(folder: Path, out: Path) -> Path:
@@ -48,6 +50,30 @@ def to_tensorboard(folder: Path, out: Path) -> Path:
                 if isinstance(value, int | float):  # None means "not measured"
                     writer.add_scalar(name, value, step, walltime=now)
     return target
+
+
+def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
+    """Log every number of ``metrics.jsonl``, step by step, with ``wandb`` or ``trackio``, which are called alike.
+
+    Whether it stays on this machine or goes to a server is for the library's own settings (``WANDB_MODE=offline``).
+
+    Returns:
+        The run's name in that library.
+
+    Raises:
+        ScopeError: if the library is not installed or the run has no metrics.
+    """
+    if importlib.util.find_spec(library) is None:
+        raise ScopeError(f"{library} is not installed (nothing here needs it otherwise): pip install {library}")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
+    tracker = importlib.import_module(library)
+    tracker.init(project=project, name=folder.name, config=read_config(folder))
+    for record in read_lines(folder / "metrics.jsonl"):
+        step = record.pop("step")
+        tracker.log({name: value for name, value in record.items() if isinstance(value, int | float)}, step=step)
+    tracker.finish()
+    return folder.name
 
 
 def _started(folder: Path) -> float:
