@@ -17,7 +17,7 @@ ORDER = (
     "errors paths rng config records stats contrasts theory grpo worlds tasks prompts sampling engines verbalized "
     "seats simulators nano rewards rollouts episodes panel collapse health referee humans yardstick runs small "
     "learner cotraining scenes train parallel experiments figures notebook claims study series doctor chat planner "
-    "report cli __main__"
+    "gpu_check report cli __main__"
 ).split()
 
 WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")

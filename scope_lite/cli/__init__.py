@@ -14,6 +14,7 @@ import typer
 from scope_lite import __version__
 from scope_lite.cli.base import OneLineErrors, group
 from scope_lite.cli.chat import chat
+from scope_lite.cli.gpu_check import gpu_check
 from scope_lite.cli.models import doctor, nano_app
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
@@ -25,7 +26,7 @@ from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
-for command in (run, figures, train, chat, doctor, plan, report):
+for command in (run, figures, train, chat, doctor, plan, gpu_check, report):
     app.command()(command)
 for name, commands in (
     ("runs", runs_app),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +36,8 @@ def train(
     named = {"method": method, "world": world, "seed": seed, "steps": steps}
     changes = {key: value for key, value in named.items() if value is not None}
     run_config = make_config(config, changes, setting or [])
+    if run_config.text.training_engine == "unsloth" and importlib.util.find_spec("unsloth"):
+        importlib.import_module("unsloth")  # it wants to come before transformers
     # torch takes seconds to import; a mistake above is told without it
     from scope_lite.train import train as train_run
 

@@ -15,6 +15,7 @@ Unsloth wants to be imported before transformers; ``import unsloth`` first in a 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from transformers import AutoConfig, PreTrainedModel
 
 from scope_lite.engines.adapters import split_adapter
 from scope_lite.engines.hf import LORA_TARGETS, SeatModel, Session
-from scope_lite.engines.pretrained import find_model, pick_device, pick_dtype
+from scope_lite.engines.pretrained import LoadedModel, find_model, pick_device, pick_dtype
 from scope_lite.errors import ScopeError
+from scope_lite.paths import folder_fingerprint
 from scope_lite.records import TokenBatch
 
 INSTALL = "pip install -r requirements-gpu.lock on a machine with a GPU, or make unsloth-cpu for its slow CPU build"
@@ -64,10 +66,10 @@ class UnslothBase:
         self.device = pick_device(device)
         if four_bit and self.device.type == "cpu":
             raise ScopeError("4-bit weights need a GPU; set text.four_bit to false")
-        self.dtype = getattr(torch, pick_dtype(self.device))
+        self.four_bit, self.dtype = four_bit, getattr(torch, pick_dtype(self.device))
         if split_adapter(model)[1] is not None:
             raise ScopeError(f"Unsloth trains on a plain base, and {str(model)!r} has an adapter: name its base")
-        folder = find_model(model)
+        self.folder = folder = find_model(model)
         try:
             limit = AutoConfig.from_pretrained(folder).max_position_embeddings
             self.max_length = min(max_length or limit, limit)
@@ -99,6 +101,12 @@ class UnslothBase:
                 )  # fmt: skip
                 self.peft.add_adapter(name, config)
         self.adapters.append(name)
+
+    def loaded(self) -> LoadedModel:
+        """This base as ``pretrained.load_model`` would give it, without a second copy in memory."""
+        made_of = f"{folder_fingerprint(self.folder)} unsloth {self.dtype} {self.four_bit} {self.device.type}"
+        fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
+        return LoadedModel(self.lm, self.tokenizer, self.folder.resolve().name, fingerprint)
 
     def free_name(self) -> str:
         return f"adapter-{len(self.adapters)}" if self.adapters else FIRST
