@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -37,6 +38,9 @@ from scope_lite.scenes.prompted import PromptedSeat, Sampler, Voice
 from scope_lite.scenes.text_tasks import Split, open_task
 from scope_lite.seats import ModelSeat
 from scope_lite.simulators import rotation
+
+if TYPE_CHECKING:
+    from scope_lite.engines.unsloth import UnslothBase
 
 KINDS = ("frozen", "persona", "verbalized")
 """the simulators that text has so far"""
@@ -83,11 +87,19 @@ class TextScene:
     @cached_property
     def loaded(self) -> LoadedModel:
         """The policy's base; simulators without a model of their own speak with it too."""
+        if self._unsloth and self.config.text.rollout_engine == "vllm":
+            return self._unsloth.loaded()  # all that speaks is in vLLM: one copy here will do
         return load_model(self.config.model, self.config.text.device)
 
+    @cached_property
+    def _unsloth(self) -> UnslothBase | None:
+        return unsloth_base(self.config) if self.config.text.training_engine == "unsloth" else None
+
     def policy_model(self) -> SeatModel:
-        if self.config.text.training_engine == "unsloth":
-            return unsloth_policy(self.config)
+        if self._unsloth:
+            from scope_lite.engines.unsloth import UnslothSeat
+
+            return UnslothSeat(self._unsloth)
         return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer)
 
     def cast(self, learner: Learner) -> TextCast:
@@ -222,14 +234,14 @@ def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:
     return [personas[i] for i in (keys.uniforms(0, "task", token=1)[:, 0] * len(personas)).astype(int)]
 
 
-def unsloth_policy(config: RunConfig) -> SeatModel:
-    """The policy's seat on Unsloth.
+def unsloth_base(config: RunConfig) -> UnslothBase:
+    """The policy's base on Unsloth.
 
     Raises:
         ScopeError: Unsloth is not installed, an adapter where it wants a plain base, or a local simulator beside it on
             a GPU: Unsloth's kernels would stand in for those that the simulator's sampler needs, in the whole process.
     """
-    from scope_lite.engines.unsloth import UnslothBase, UnslothSeat
+    from scope_lite.engines.unsloth import UnslothBase
 
     text = config.text
     base = UnslothBase(config.model, text.context, text.four_bit, text.device)
@@ -239,7 +251,7 @@ def unsloth_policy(config: RunConfig) -> SeatModel:
             "with Unsloth on a GPU the simulators speak through vLLM or an endpoint: set text.rollout_engine to vllm, "
             "or text.simulator_model to openai:NAME@URL"
         )
-    return UnslothSeat(base)
+    return base
 
 
 @torch.no_grad()
