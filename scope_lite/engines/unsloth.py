@@ -267,6 +267,7 @@ class RereadSession(Session):
         with self.owner.unsloth.use(self.owner.adapter):
             output = self.owner.unsloth.hidden(ids)
         newest = output[torch.arange(len(rows)), lengths - 1]
+        newest = newest.to(self.owner.unsloth.dtype)  # the head's
         if self.hidden.shape[1] == 0:
             self.hidden = newest.new_zeros(len(pieces), newest.shape[1])
         self.hidden = self.hidden.index_copy(0, torch.tensor(rows, device=newest.device), newest)
@@ -284,6 +285,7 @@ class CachedSession(Session):
         self.owner.unsloth.peft.eval()
         with self.owner.unsloth.use(self.owner.adapter), self.owner.unsloth.precision():
             super().append(pieces)
+        self.hidden = self.hidden.to(self.owner.unsloth.dtype)  # the head's
 
 
 def _difference(seat: UnslothSeat, a: Float[Tensor, "n d"], b: Float[Tensor, "n d"]) -> float:
