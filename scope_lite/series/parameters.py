@@ -7,7 +7,8 @@ A scale is a file ``parameters/<scale>.yaml`` beside the notebooks::
     03_one_frozen_simulator: {steps: 150}
     remake: {all: {seeds: 10}}            # laid over the rest by --all
 
-``settings.series`` names the notebooks of a plain run (all, if absent); ``--all`` runs every notebook.
+``settings.series`` names the notebooks of a plain run (all, if absent); ``--all`` runs every notebook. Those that
+``settings.apart`` names run only when they are asked for by name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from scope_lite.config import closest
 from scope_lite.errors import ScopeError
 
 EXECUTION_TIMEOUT = 3600
-SETTINGS = ("execution_timeout", "series", "hours")
+SETTINGS = ("execution_timeout", "series", "apart", "hours")
 TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -95,12 +96,17 @@ def select(notebooks: Sequence[Path], only: Sequence[str]) -> list[Path]:
 def series_notebooks(folder: Path, scale: str, only: Sequence[str] = (), everything: bool = False) -> list[Path]:
     """What to run: ``only`` if given, every notebook on demand, else what the scale's ``settings.series`` names.
 
+    The notebooks of ``settings.apart`` run only by ``only``.
+
     Raises:
         ScopeError: for an unknown scale or notebook.
     """
     notebooks = notebooks_in(folder)
-    usual = load_scale(folder, scale).settings.get("series") or []
-    return select(notebooks, only or ([] if everything else usual))
+    settings = load_scale(folder, scale).settings
+    if only:
+        return select(notebooks, only)
+    chosen = select(notebooks, [] if everything else settings.get("series") or [])
+    return [path for path in chosen if path.stem not in (settings.get("apart") or [])]
 
 
 def known_scales(folder: Path) -> list[str]:
