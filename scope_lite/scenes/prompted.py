@@ -4,6 +4,9 @@ The simulator answers the "user" of its own chat, so the policy's words come in 
 stand as "assistant". With Verbalized Sampling it is asked for several replies with probabilities, and one is drawn; a
 list that cannot be read is asked for again with another seed, a few times, and then the dialogue ends uncounted
 (``records.FAILED``). It never becomes one reply with probability 1: that would be the collapse itself.
+
+The whole chat is handed over at every turn, and a local model reads what is new in it (``engines.shared_prefix``): in
+dialogues of four turns with SmolLM2 a quarter of the tokens, in a third of the time.
 """
 
 from __future__ import annotations
