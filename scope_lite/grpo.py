@@ -71,6 +71,20 @@ def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float | N
     }
 
 
+def sampling_ratios(logprobs: Float[Tensor, " n"], sampled_logprobs: Float[Tensor, " n"]) -> dict[str, float]:
+    """How far a sampler's probabilities are from the trainer's for the same tokens and, one hopes, the same weights.
+
+    Returns:
+        ``sampling/ratio_mean``, the mean of trainer over sampler (1 if the sampler is unbiased, pitfall P14), and
+        ``sampling/ratio_outside``, the share of tokens whose ratio leaves [0.9, 1.1]. No token at all gives 1 and 0.
+    """
+    if len(logprobs) == 0:
+        return {"sampling/ratio_mean": 1.0, "sampling/ratio_outside": 0.0}
+    ratio = (logprobs - sampled_logprobs).exp()
+    outside = (ratio < 0.9) | (ratio > 1.1)
+    return {"sampling/ratio_mean": ratio.mean().item(), "sampling/ratio_outside": outside.float().mean().item()}
+
+
 @dataclass(frozen=True)
 class Loss:
     """A scalar to minimise and the numbers to log (nats for kl, shares for clip_ratio)."""

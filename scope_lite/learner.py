@@ -10,10 +10,12 @@ from torch import Tensor
 
 from scope_lite.config import RunConfig
 from scope_lite.engines.hf import SeatModel, entropy
-from scope_lite.grpo import Loss, clipped_loss
+from scope_lite.grpo import Loss, clipped_loss, sampling_ratios
 from scope_lite.records import TokenBatch, Transcript, collate
 
 METRICS = ("loss", "entropy", "kl", "clip_ratio", "grad_norm", "ratio_mean", "sampling/logp_difference")
+# of an engine with kernels of its own; transformers samples with the trainer's
+ENGINE_METRICS = ("sampling/ratio_mean", "sampling/ratio_outside")
 
 
 @dataclass
@@ -26,12 +28,14 @@ class Part:
     old: Tensor = field(default_factory=lambda: torch.empty(0))
     entropy: float = 0.0
     logp_difference: float = 0.0
+    ratios: dict[str, float] = field(default_factory=dict)
 
     def first(self, logprobs: Tensor, entropies: Tensor, sampled: bool) -> None:
         """Keep what the first pass finds: under the weights that are being improved on."""
         if len(logprobs):
             self.entropy = entropies.mean().item()
             self.logp_difference = (logprobs - self.batch.sampled_logprobs).abs().mean().item()
+        self.ratios = sampling_ratios(logprobs, self.batch.sampled_logprobs)
         self.old = self.batch.sampled_logprobs if sampled else logprobs
 
     def measured(self, result: Loss) -> dict[str, float]:
@@ -42,6 +46,7 @@ class Part:
             "clip_ratio": result.clip_ratio,
             "ratio_mean": result.ratio_mean,
             "sampling/logp_difference": self.logp_difference,
+            **self.ratios,
         }
 
 
@@ -71,9 +76,11 @@ class Learner:
         """
         parts = self._parts(transcripts, advantages)
         tokens = sum(len(part.batch.row) for part in parts) or 1
+        other_engine = self.config.is_text and self.config.text.rollout_engine != "hf"
+        names = METRICS + ENGINE_METRICS if other_engine else METRICS
         for update in range(self.config.updates_per_step):
             self.optimizer.zero_grad(set_to_none=True)
-            metrics = dict.fromkeys(METRICS, -0.0)  # to which x adds up to x, also where x is -0.0
+            metrics = dict.fromkeys(names, -0.0)  # to which x adds up to x, also where x is -0.0
             for part in parts:
                 logprobs, log_all = self.model.token_logprobs(part.batch)
                 if update == 0:
@@ -86,7 +93,8 @@ class Learner:
                 share = len(logprobs) / tokens  # the loss is a mean over the batch's tokens, however it is split
                 (result.loss * share).backward()
                 for name, value in part.measured(result).items():
-                    metrics[name] += share * value
+                    if name in metrics:
+                        metrics[name] += share * value
             norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
             if learn:
                 self.optimizer.step()

@@ -26,7 +26,7 @@ from scope_lite.engines.generate import TextSampler
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import LoadedModel, find_model, load_model
 from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.episodes import run_episodes, seat_systems
+from scope_lite.episodes import EpisodeSeat, run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
 from scope_lite.panel import FIRST_GROUP, member_rewards
@@ -36,6 +36,7 @@ from scope_lite.rng import RowKeys
 from scope_lite.scenes import Played
 from scope_lite.scenes.prompted import PromptedSeat, Sampler, Voice
 from scope_lite.scenes.text_tasks import Split, open_task
+from scope_lite.scenes.text_vllm import VllmRollouts
 from scope_lite.seats import ModelSeat
 from scope_lite.simulators import rotation
 
@@ -83,6 +84,8 @@ class TextScene:
         other = config.text.simulator_model
         if other and parse_endpoint(other) is None:
             find_model(other)
+        models = [m.model or other for m in self.members]
+        self._vllm = VllmRollouts(config, models) if config.text.rollout_engine == "vllm" else None
 
     @cached_property
     def loaded(self) -> LoadedModel:
@@ -126,7 +129,12 @@ class TextScene:
         numbers = (drawn.uniforms(0, "task", token=4)[:, 0] * self.task.count(split)).astype(int)
         episodes = [self.task.open(int(n), split, text) for n, text in zip(numbers, about, strict=True)]
         text = self.config.text
-        seat = ModelSeat(policy, keys, "policy", seat_systems(episodes, "policy"), max_new_tokens=text.max_new_tokens)
+        systems = seat_systems(episodes, "policy")
+        seat: EpisodeSeat = (
+            self._vllm.policy_seat(self.loaded, policy, keys, systems)
+            if self._vllm
+            else ModelSeat(policy, keys, "policy", systems, max_new_tokens=text.max_new_tokens)
+        )
         simulators = PromptedSeat(
             voices, seat_systems(episodes, "simulator"), keys, "simulator" if split == "train" else "panel"
         )
@@ -134,12 +142,16 @@ class TextScene:
             if isinstance(sampler, TextSampler):
                 sampler.readings.forget()  # a resumed run must read what the run that never stopped reads
         limit = text.context or getattr(policy.model.config, "max_position_embeddings", None)
-        return simulators, run_episodes(episodes, seat, simulators, keys, names, limit)
+        rollouts = run_episodes(episodes, seat, simulators, keys, names, limit)
+        if self._vllm:
+            self._vllm.rest()
+        return simulators, rollouts
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float | None]:
-        """The share of each outcome, by name."""
+        """The share of each outcome, by name, and how well the engine follows the trainer, where there is one."""
         ended = [r.outcome for r in rollouts]
-        return {f"outcome/{name}": ended.count(name) / len(ended) for name in self.task.outcomes}
+        shares = {f"outcome/{name}": ended.count(name) / len(ended) for name in self.task.outcomes}
+        return {**shares, **(self._vllm.metrics() if self._vllm else {})}
 
     def voice(self, member: TextMember, in_training: bool = False) -> Voice:
         """How a member is asked; in training, as the config says."""
@@ -160,7 +172,10 @@ class TextScene:
 
     def _sampler(self, model: str | None) -> Sampler:
         if model not in self._samplers:
-            if model is None or model == self.config.model:
+            served = self._vllm.sampler(self.loaded, model) if self._vllm else None
+            if served:
+                self._samplers[model] = served
+            elif model is None or model == self.config.model:
                 self._samplers[model] = TextSampler(self.loaded)
             else:
                 budget = {} if self.config.text.budget is None else {"budget": self.config.text.budget}

@@ -1,0 +1,82 @@
+"""A text world's rollouts by vLLM (``text.rollout_engine: vllm``): one engine for the policy and its simulators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from scope_lite.config import RunConfig
+from scope_lite.engines.adapters import CONFIG, split_adapter
+from scope_lite.engines.hf import SeatModel
+from scope_lite.engines.pretrained import LoadedModel, find_model
+from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, require_vllm
+from scope_lite.engines.vllm.sampler import VllmSampler
+from scope_lite.engines.vllm.seat import EngineSeat
+from scope_lite.engines.vllm.sync import AdapterSync, probe_prompts
+from scope_lite.rng import RowKeys
+
+
+class VllmRollouts:
+    """The engine of one run, started at the first dialogue, and who speaks through it."""
+
+    def __init__(self, config: RunConfig, simulators: Sequence[str | None]):
+        """``simulators``: the models behind them; those that are adapters on the policy's base are served, too.
+
+        Raises:
+            ScopeError: vLLM is not installed.
+        """
+        require_vllm()
+        self.config, self.base = config, config.model
+        adapters = [folder for name in simulators if (folder := self._adapter(name))]
+        self._rank = max([config.lora_rank, *(_rank(folder) for folder in adapters)])
+        self._loaded: LoadedModel | None = None
+        self._sync: AdapterSync | None = None
+
+    @cached_property
+    def engine(self) -> VllmEngine:
+        assert self._loaded is not None
+        dtype = str(self._loaded.model.dtype).removeprefix("torch.")
+        text = self.config.text
+        return VllmEngine(
+            find_model(self.base), VllmSettings(dtype, text.context, self._rank, text.vllm_share, seed=self.config.seed)
+        )
+
+    def policy_seat(self, loaded: LoadedModel, policy: SeatModel, keys: RowKeys, systems: Sequence[str]) -> EngineSeat:
+        """The policy's seat, with the weights that the trainer has now.
+
+        Raises:
+            ScopeError: the engine does not serve them.
+        """
+        self._loaded = loaded
+        if self._sync is None or self._sync.model is not policy:
+            self._sync = AdapterSync(self.engine, policy, probe_prompts(policy.format, systems))
+        adapter = self._sync()
+        return EngineSeat(self.engine, adapter, policy, keys, "policy", systems, self.config.text.max_new_tokens)
+
+    def sampler(self, loaded: LoadedModel, model: str | None) -> VllmSampler | None:
+        """The sampler of a simulator's model; None where it is not on the policy's base."""
+        self._loaded = loaded
+        if model is None or model == self.base:
+            return VllmSampler(self.engine, loaded)
+        folder = self._adapter(model)
+        return VllmSampler(self.engine, loaded, self.engine.add(folder, "simulator")) if folder else None
+
+    def rest(self) -> None:
+        """The dialogues are over: a GPU's memory is the trainer's."""
+        self.engine.sleep()
+
+    def metrics(self) -> dict[str, float | None]:
+        return self._sync.metrics() if self._sync else {}
+
+    def _adapter(self, model: str | None) -> Path | None:
+        """The adapter's folder of a model that is an adapter on the policy's base."""
+        if model is None or model.startswith("openai:"):
+            return None
+        base, folder = split_adapter(model)
+        return folder if str(base) == self.base else None
+
+
+def _rank(folder: Path) -> int:
+    return int(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["r"])
