@@ -72,6 +72,12 @@ class Result:
     """the planner's figure for a card of this size (None on a CPU: it plans cards)"""
 
 
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def selected(on_cpu: bool) -> list[Check]:
     """The checks for this kind of machine: where a check exists in two forms, the one that belongs here."""
     return [c for c in CHECKS if (not c.gpu_only if on_cpu else not c.name.endswith("on a CPU"))]

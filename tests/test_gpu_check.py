@@ -18,7 +18,7 @@ from scope_lite.gpu_check import CHECKS, Check, Result, measure, run_check, run_
 
 
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scope_lite.cli.gpu_check.has_gpu", lambda: False)
+    monkeypatch.setattr(gpu_check, "has_gpu", lambda: False)
     done = CliRunner().invoke(app, ["gpu-check"])
     assert done.exit_code == 1
     assert done.output.strip() == "gpu-check: no CUDA device here; --cpu runs the parts that need none"

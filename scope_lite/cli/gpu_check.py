@@ -18,7 +18,7 @@ def gpu_check(
     only: Annotated[str | None, typer.Option(help="Only checks whose name holds this.")] = None,
 ) -> None:
     """Run two real steps of everything on this GPU; exit code 1 if there is none, or if a check fails."""
-    from scope_lite.gpu_check import run_check, selected
+    from scope_lite.gpu_check import has_gpu, run_check, selected
 
     if not cpu and not has_gpu():
         typer.echo("gpu-check: no CUDA device here; --cpu runs the parts that need none", err=True)
@@ -31,12 +31,6 @@ def gpu_check(
     show(results, cpu)
     if not results or any(result.ok is False for result in results):
         raise typer.Exit(1)
-
-
-def has_gpu() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def show(results: list[Result], cpu: bool) -> None:
