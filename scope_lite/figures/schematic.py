@@ -50,8 +50,6 @@ def figure_2(table: pd.DataFrame) -> Figure:
         _earned(earned_ax, last[last["variant"] == method], METHOD_COLOURS[method])
     for ax in axes[:2, 0]:
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=7)
-    axes[1, 0].set_ylabel("the simulator's answer, probability")
-    axes[1, 1].set_ylabel("what the policy earns at the end")
     footnote(
         fig, f"nano · persuasion · left: exact, and each run of Co-Training; right: {table['seed'].nunique()} seeds"
     )
