@@ -224,8 +224,12 @@ class VllmEngine:
         Raises:
             ScopeError: as in :meth:`add`.
         """
+        from safetensors.torch import save_file
+
         folder = Path(self._scratch.name) / str(self._versions + 1)
-        model.peft.save_pretrained(folder, save_embedding_layers=False)
+        # not peft's own save: on a base with several adapters (Unsloth's) that writes all of them
+        model.peft.peft_config[getattr(model, "adapter", "default")].save_pretrained(folder)
+        save_file({key: t.contiguous() for key, t in model.adapter_state().items()}, folder / WEIGHTS)
         return self.add(folder, name)
 
     def retire(self, adapter: Adapter) -> None:

@@ -77,8 +77,11 @@ class AdapterSync:
         self.probe: Probe | None = None
         """the newest one"""
         self._state: dict[str, Tensor] = {}
-        # a first adapter is told from the base
-        self._reference = next_logprobs(SeatModel(model.base, model.tokenizer), prompts)
+        # a first adapter is told from the model as it was without one
+        plain = (
+            type(model) is SeatModel
+        )  # Unsloth's base has the adapter's layers in it, and its seat switches them off
+        self._reference = next_logprobs(SeatModel(model.base, model.tokenizer) if plain else model.reference(), prompts)
 
     def __call__(self) -> Adapter | None:
         """The adapter to speak with: the newest version, published and probed if the weights changed; None: the base.
