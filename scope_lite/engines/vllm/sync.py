@@ -78,9 +78,7 @@ class AdapterSync:
         """the newest one"""
         self._state: dict[str, Tensor] = {}
         # a first adapter is told from the model as it was without one
-        plain = (
-            type(model) is SeatModel
-        )  # Unsloth's base has the adapter's layers in it, and its seat switches them off
+        plain = type(model) is SeatModel  # in Unsloth's base the adapter's layers stay, and its seat switches them off
         self._reference = next_logprobs(SeatModel(model.base, model.tokenizer) if plain else model.reference(), prompts)
 
     def __call__(self) -> Adapter | None:
