@@ -195,11 +195,10 @@ def test_what_cannot_be_done_is_told_and_changes_nothing(trained):
 # -- what there is to talk to -----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path):
+def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path, monkeypatch):
     for name, told in (
         ("nothing", "base:persuasion"),
         ("base:persuasoin", "did you mean"),
-        ("base:airline", "nano build --world airline"),
         ("base:p4g", "speaks in text"),
         ("persuasion-", "fits 2 runs"),
     ):
@@ -208,6 +207,10 @@ def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path):
         assert "\n" not in str(error.value)
     with pytest.raises(ScopeError, match="did you mean 'sim-a'"):
         Conversation(untrained("persuasion"), "sim_a")
+    with monkeypatch.context() as without_models:
+        without_models.setattr("scope_lite.paths.NANO_MODELS", tmp_path / "models")
+        with pytest.raises(ScopeError, match="nano build --world airline"):
+            load_policy("base:airline", root)
 
     def die(step, steps, metrics):
         raise KeyboardInterrupt

@@ -96,6 +96,7 @@ def test_a_random_worlds_model_is_adapted_from_the_base_and_its_panel_is_exact(t
     last = load_metrics([train(config, tmp_path)]).iloc[-1]
     assert 0 <= last["panel/sim-b/reward"] <= 1 and last["panel/unseen/reward"] >= 0
     nano.ensure_models(["persuasion_1000", "persuasion"])  # both are there: nothing is made
+    monkeypatch.setattr("scope_lite.paths.NANO_MODELS", tmp_path)
     with pytest.raises(ScopeError, match="nano build --world airline"):
         nano.ensure_models(["airline"])
 

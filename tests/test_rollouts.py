@@ -1,5 +1,7 @@
 """Rollouts: what is sampled is what is trained, in a batch as one by one, and no other token gets a gradient."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -282,6 +284,9 @@ def test_a_list_holds_at_most_k_replies():
 
 class ForgetfulTokenizer:
     """A template that drops the assistant's earlier turns, as thinking models' templates drop thoughts."""
+
+    added_tokens_decoder: ClassVar[dict] = {}
+    all_special_tokens: ClassVar[list] = []
 
     def apply_chat_template(self, turns, tokenize, add_generation_prompt):
         return "".join(f"<{t['role']}>{t['content']}" for t in turns if t["role"] != "assistant") + "<assistant>"

@@ -57,6 +57,13 @@ def checked(result: int, what: str) -> int:
     return result
 
 
+def end_with(caller: int) -> None:
+    """SIGTERM to this process once its caller has ended; also if it ended before we could ask to be told."""
+    checked(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "end with the caller")
+    if os.getppid() != caller:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def main() -> NoReturn:
     spec: dict[str, Any] = json.loads(sys.argv[1])
     report = os.fdopen(spec["report_fd"], "w")
@@ -99,7 +106,7 @@ def in_first_process(spec: dict[str, Any]) -> dict[str, Any]:
         os.write(writer, json.dumps(answer).encode())
         os._exit(0)
     signal.signal(signal.SIGTERM, lambda *_: os.kill(first, signal.SIGKILL))
-    checked(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "end with the caller")
+    end_with(spec["caller"])
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         answer = json.loads(pipe.read() or b"{}")
@@ -186,7 +193,7 @@ def under_landlock(spec: dict[str, Any]) -> dict[str, Any]:
     command = os.fork()
     if command == 0:
         become_command(spec, landlock=True)
-    checked(LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "end with the caller")
+    end_with(spec["caller"])
     code = bury_until(command)
     end_descendants()
     return {"code": code}

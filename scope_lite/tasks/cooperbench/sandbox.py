@@ -226,7 +226,7 @@ def _start(
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """The jail's process, and the pipe on which it reports."""
     reader, writer = os.pipe()
-    argument = json.dumps({**specification, "report_fd": writer})
+    argument = json.dumps({**specification, "report_fd": writer, "caller": os.getpid()})
     try:
         with tempfile.TemporaryFile() as words:
             words.write(stdin.encode(errors="surrogateescape"))
