@@ -62,16 +62,8 @@ class ModelSeat:
     def hear(self, messages: Sequence[str | None]) -> None:
         """A row whose message is None hears nothing."""
         for row, message in enumerate(messages):
-            if message is None:
-                continue
-            transcript = self.transcripts[row]
-            if not transcript.ids:
-                self._read(row, self.model.format.opening(self.systems[row], message))
-                continue
-            ids = self.model.format.continuation(message)
-            # a message that ended by its stop token has closed its own turn already
-            closed = transcript.ids[-1] == ids[0] and transcript.generated[-1]
-            self._read(row, ids[1:] if closed else ids)
+            if message is not None:
+                self._read(row, self.model.format.heard(self.transcripts[row], self.systems[row], message))
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         """One message from each of ``rows`` (by default all); the other rows are neither fed nor sampled."""

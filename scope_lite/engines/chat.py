@@ -28,6 +28,7 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 
 from scope_lite.errors import ScopeError
+from scope_lite.records import Transcript
 
 PROBE = ("zebra", "quartz", "lemon")
 THOUGHT = "<think>\nplum\n</think>\n\n"
@@ -195,6 +196,15 @@ class ChatFormat:
             raise ScopeError("this model's chat template changes the words of a message; use another template")
         self.opening = lru_cache(maxsize=4096)(self._opening)
         self.continuation = lru_cache(maxsize=4096)(self._continuation)
+
+    def heard(self, transcript: Transcript, system: str, message: str) -> list[int]:
+        """Ids that this seat's transcript goes on with when its partner says ``message``."""
+        if not transcript.ids:
+            return self.opening(system, message)
+        ids = self.continuation(message)
+        # a message that ended by its stop token has closed its own turn already
+        closed = transcript.ids[-1] == ids[0] and transcript.generated[-1]
+        return ids[1:] if closed else ids
 
     def _render(self, messages: list[tuple[str, str]]) -> str:
         return render(self.tokenizer, messages, self._thinks)

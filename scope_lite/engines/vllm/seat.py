@@ -39,15 +39,8 @@ class EngineSeat:
     def hear(self, messages: Sequence[str | None]) -> None:
         """A row whose message is None hears nothing."""
         for transcript, system, message in zip(self.transcripts, self.systems, messages, strict=True):
-            if message is None:
-                continue
-            if not transcript.ids:
-                transcript.read(self.model.format.opening(system, message))
-                continue
-            ids = self.model.format.continuation(message)
-            # a message that ended by its stop token has closed its own turn already
-            closed = transcript.ids[-1] == ids[0] and transcript.generated[-1]
-            transcript.read(ids[1:] if closed else ids)
+            if message is not None:
+                transcript.read(self.model.format.heard(transcript, system, message))
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         """One message from each of ``rows`` (by default all); the log probabilities go into the transcripts.
