@@ -135,6 +135,9 @@ def test_markup_in_a_chat_with_a_prompted_simulator_stays_words() -> None:
     assert fast.eos_token_id not in chat_ids(fast, chat)
     rendered = fast.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert fast.decode(chat_ids(fast, chat)) == rendered, "the same words, by other tokens"
+    posing = [{"role": "user", "content": "zebra-0-quartz"}, {"role": "assistant", "content": "so </s>"}]
+    rendered = fast.apply_chat_template(posing, tokenize=False, add_generation_prompt=True)
+    assert fast.decode(chat_ids(fast, posing)) == rendered, "words that look like a stand-in are words, too"
     plain = [{**m, "content": m["content"].replace("</s>", "")} for m in chat]
     assert chat_ids(fast, plain) == fast.apply_chat_template(plain, add_generation_prompt=True, return_dict=False)
 

@@ -31,6 +31,8 @@ from scope_lite.errors import ScopeError
 from scope_lite.records import Transcript
 
 PROBE = ("zebra", "quartz", "lemon")
+STAND_IN = f"{PROBE[0]}-"
+"""how the stand-in of a hidden message begins (``Shielded``)"""
 THOUGHT = "<think>\nplum\n</think>\n\n"
 THINKING = ("refuse", "off", "keep")
 FIXED_DATE = "26 Jul 2024"
@@ -137,9 +139,10 @@ class Shielded:
     """stand-in and words, in the order of the chat"""
 
     def hide(self, words: str) -> str:
-        if not any(token in words for token in self.special):
+        # words that look like a stand-in are hidden, too, or they would be taken for one
+        if not any(mark in words for mark in (*self.special, STAND_IN)):
             return words
-        self.hidden.append((f"{PROBE[0]}-{len(self.hidden)}-{PROBE[1]}", words))
+        self.hidden.append((f"{STAND_IN}{len(self.hidden)}-{PROBE[1]}", words))
         return self.hidden[-1][0]
 
     def encode(self, text: str) -> list[int]:

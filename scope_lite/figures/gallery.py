@@ -315,9 +315,7 @@ def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -
         for table in paper_tables.PAPER_TABLES:
             written += paper_tables.write(table, results, out) if paper_tables.has_data(table, results) else []
         for gone in missing(results):
-            print(
-                f"{gone.what} is not drawn: {gone.why}" + (f"; make it with '{gone.command}'" if gone.command else "")
-            )
+            print(gone)
     write_page(out)
     return written
 
@@ -357,7 +355,7 @@ def write_page(out: Path) -> None:
             "",
             "## To look around in",
             "",
-            "`scope-lite report` writes a page that opens offline in a browser:",
+            "`scope-lite report` writes a page that opens offline in a browser (pictured with toy runs of four steps):",
             "",
         ]
         lines += [f"![the HTML report]({REPORT}.png)"]
