@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
-from IPython.display import Markdown
+from IPython.display import Image, Markdown, display
+from matplotlib.figure import Figure
 
 import scope_lite
+from scope_lite.figures.style import save_figure
+from scope_lite.paths import FIGURES
 from scope_lite.runs import load_rollouts
 from scope_lite.runs.provenance import git_state, package_version
 from scope_lite.stats import Interval, paired_interval, t_interval
@@ -18,6 +22,13 @@ from scope_lite.stats import run_summaries as run_summaries  # the notebooks tak
 from scope_lite.worlds import World
 
 PANEL = "panel/"
+
+
+def show_figure(figure: Figure, name: str) -> None:
+    """Write a figure to ``figures/`` and show the very picture that was written, so that it is drawn only once."""
+    png = save_figure(figure, name, FIGURES)[0]
+    plt.close(figure)
+    display(Image(png, width=round(figure.get_figwidth() * figure.dpi)))
 
 
 def members_of(table: pd.DataFrame) -> list[str]:

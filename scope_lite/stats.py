@@ -198,22 +198,16 @@ def summarise(evaluations: pd.DataFrame, keys: list[str], columns: list[str], se
     Returns:
         One row per run and summary ("end", "auc", "best").
     """
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for key, run in evaluations.groupby(keys, sort=False, dropna=False):
         run = run.sort_values("step")
-        steps = run["step"].to_numpy(dtype=float)
-        best = run.loc[run[select].idxmax()]
-        for summary in SUMMARIES:
-            row = dict(zip(keys, key if isinstance(key, tuple) else (key,), strict=True))
-            row["summary"] = summary
-            for column in columns:
-                if summary == "auc":
-                    row[column] = auc(steps, run[column].to_numpy(dtype=float))
-                else:
-                    row[column] = (run.iloc[-1] if summary == "end" else best)[column]
-            row["at_step"] = {"end": steps[-1], "best": best["step"]}.get(summary, np.nan)
-            rows.append(row)
-    return pd.DataFrame(rows)
+        steps, curves = run["step"].to_numpy(dtype=float), run[columns].to_numpy(dtype=float)
+        best = int(run[select].argmax())
+        areas = [auc(steps, curve) for curve in curves.T]
+        found = {"end": (curves[-1], steps[-1]), "auc": (areas, np.nan), "best": (curves[best], steps[best])}
+        name = key if isinstance(key, tuple) else (key,)
+        rows += [(*name, summary, *found[summary][0], found[summary][1]) for summary in SUMMARIES]
+    return pd.DataFrame(rows, columns=[*keys, "summary", *columns, "at_step"])
 
 
 def run_summaries(table: pd.DataFrame) -> pd.DataFrame:
