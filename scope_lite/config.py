@@ -238,6 +238,7 @@ TEXT_DEFAULTS: dict[str, Any] = {
     "eval_dialogues": 4,
     "final_dialogues": 16,
     "checkpoint_every": 1,
+    "simulator": {"learning_rate": 1e-4},
 }
 """Where a text world's defaults differ: a step there takes minutes on a CPU, and a real model a smaller step."""
 
@@ -264,8 +265,9 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
     """A short config, completed by what its method's name and its world stand for."""
     preset = METHODS[content["method"]]
-    simulator = {**preset.get("simulator", {}), **(content.get("simulator") or {})}
     defaults = TEXT_DEFAULTS if content.get("world") in TEXT_WORLDS else {}
+    parts = (defaults, preset, content)
+    simulator = {key: value for part in parts for key, value in (part.get("simulator") or {}).items()}
     return {**defaults, **preset, **content, "simulator": simulator}
 
 

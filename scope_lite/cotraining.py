@@ -11,7 +11,9 @@ policy's tokens for the policy's reward, then on the simulator's for the simulat
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from itertools import combinations
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -34,39 +36,27 @@ PROBE = RowKeys(0, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))
 """one dialogue that no training step plays"""
 
 
-class TrainedCast:
-    """Seats the trained simulator and its snapshots, and trains it on what they lived through."""
+class TrainedSimulator:
+    """The simulator that learns, and its past selves: who of them plays which row, and what a step teaches it.
 
-    def __init__(self, library: Library, config: RunConfig, policy: Learner):
-        self.config, self.settings, self.library = config, config.simulator, library
-        self.outcome = outcome_rule(library.world, self.settings)
+    It knows nothing of worlds or words; ``TrainedCast`` seats it at nano, ``scenes.text_cast.TrainedTextCast`` in text.
+    """
+
+    def __init__(self, config: RunConfig, policy: Learner, frozen: Callable[[], SeatModel]):
+        """``frozen`` gives the simulator as it is at the start; in self-play the policy's adapter takes its seat."""
+        self.config, self.settings = config, config.simulator
         self.shares_policy = self.settings.kind == "self"
         if self.shares_policy:
-            self.name, self.model_name, self.sharpness = "self", config.model, self.settings.sharpness or 1.0
-            self.population, self.learner = dict(library.world.spec.prior), policy
+            self.learner = policy
         else:
-            member = panel_member(library, self.settings.members[0])
-            assert member.model is not None
-            self.name, self.model_name, self.population = member.name, member.model, member.population
-            self.sharpness = self.settings.sharpness or member.sharpness
             trained = config.model_copy(
                 update={"kl_coef": self.settings.kl_coef, "learning_rate": self.settings.learning_rate}
             )
             # its own seed, so that the two adapters do not begin as copies of each other
-            self.learner = Learner(self._frozen(), trained, seed=config.seed + 1_000_003)
+            self.learner = Learner(frozen(), trained, seed=config.seed + 1_000_003)
         self.snapshots: list[SeatModel] = []
         self.distinct: list[bool] = []
         """of each snapshot: whether its replies differ from every newer entry's, measured when the last one joined"""
-
-    def _frozen(self) -> SeatModel:
-        return self.library.seat_model(self.model_name, self.sharpness)
-
-    def _snapshot(self, adapter: dict[str, Tensor]) -> SeatModel:
-        model = self._frozen()
-        model.add_adapter(self.config.lora_rank, 2 * self.config.lora_rank, seed=0)
-        model.load_adapter_state(adapter)
-        model.model.requires_grad_(False)
-        return model
 
     @property
     def pool(self) -> list[SeatModel]:
@@ -90,31 +80,27 @@ class TrainedCast:
             raw = np.array([*self.distinct, True], dtype=float)
         return raw / raw.sum()
 
-    def seat(self, keys: RowKeys) -> tuple[Seat, list[str]]:
-        """The seat for these rows, and the simulator's name in each."""
+    def routed(self, keys: RowKeys, seat: Callable[[SeatModel, Int[np.ndarray, " r"]], Any]) -> RoutedSeat:
+        """Every row played by its pool entry; ``seat(model, rows)`` seats one of them for some rows of the batch."""
         entries = self.entries(keys)
-        parts: list[tuple[np.ndarray, Seat]] = []
-        for i, model in enumerate(self.pool):
-            rows = np.flatnonzero(entries == i)
-            if len(rows):
-                mine = keys[rows]
-                seat = seat_simulator(self.library.world, model, self.population, mine, mine.by_group(), self.outcome)
-                parts.append((rows, seat))
-        return RoutedSeat(parts), [self.name] * len(keys)
+        rows = [np.flatnonzero(entries == i) for i in range(len(self.pool))]
+        return RoutedSeat([(mine, seat(model, mine)) for model, mine in zip(self.pool, rows, strict=True) if len(mine)])
 
     def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
         """One update on the batch, then a snapshot if it is time for one."""
         rewards = torch.tensor([r.reward for r in rollouts]).view(-1, self.config.group_size)
-        transcripts = [r.simulator_transcript for r in rollouts if r.simulator_transcript is not None]
+        # a dialogue that ended before the simulator said a word has nothing to train
+        spoke = [i for i, r in enumerate(rollouts) if r.simulator_transcript and any(r.simulator_transcript.generated)]
+        transcripts = [t for i in spoke if (t := rollouts[i].simulator_transcript)]
         if self.settings.reward == "disagreement":
-            credit = self._surprise(transcripts).view_as(rewards)
+            credit = torch.zeros(len(rollouts)).index_put((torch.tensor(spoke),), self._surprise(transcripts))
+            credit = credit.view_as(rewards)
         else:
             credit = SIMULATOR_REWARDS[self.settings.reward](rewards, keys)
         advantages = group_advantages(credit, scale=self.config.scale_advantages).view(-1)
-        update = self.learner.update(transcripts, advantages, behaviour="sampled")
+        update = self.learner.update(transcripts, advantages[spoke], behaviour=self._behaviour())
         if self.settings.pool_size > 1 and step % self.settings.cadence == 0:
-            self.snapshots.append(self._snapshot(self.learner.model.adapter_state()))
-            self.snapshots = self.snapshots[-(self.settings.pool_size - 1) :]
+            self._join(self.learner.model.snapshot(self.learner.model.adapter_state()))
             self.distinct = self._distinct(transcripts)
         kept = ("entropy", "kl", "clip_ratio", "ratio_mean")
         return {
@@ -124,28 +110,94 @@ class TrainedCast:
             **variance_split([r.reward for r in rollouts], [r.acts for r in rollouts]),
         }
 
-    def _batch(self, transcripts: list[Transcript]) -> TokenBatch:
-        return collate(transcripts, pad=self.learner.model.tokenizer.pad_token_id)
+    def _behaviour(self) -> Literal["current", "sampled"]:
+        """Whose log probabilities the ratio is against: the speaker's, as sampled.
+
+        In text another engine may have sampled, with a rounding of its own; where only the current weights speak, the
+        trainer computes them again, as it does for the policy.
+        """
+        return "current" if self.config.is_text and self.settings.pool_size == 1 else "sampled"
+
+    def _join(self, snapshot: SeatModel) -> None:
+        """A snapshot enters the pool; those for which there is no room any more leave it, oldest first."""
+        everyone = [*self.snapshots, snapshot]
+        self.snapshots = everyone[-(self.settings.pool_size - 1) :]
+        for leaving in everyone[: -len(self.snapshots)]:
+            self._leave(leaving)
+
+    def _leave(self, snapshot: SeatModel) -> None:
+        snapshot.release()
+
+    def _batches(self, transcripts: list[Transcript]) -> Iterator[TokenBatch]:
+        """The transcripts, as many at once as a gradient takes."""
+        size = self.config.text.micro_batch if self.config.is_text else len(transcripts)
+        for start in range(0, len(transcripts), size):
+            yield collate(transcripts[start : start + size], pad=self.learner.model.tokenizer.pad_token_id)
 
     @torch.no_grad()
     def _surprise(self, transcripts: list[Transcript]) -> Float[Tensor, " b"]:
         """The reward "disagreement": how unlike its past selves (the start among them) the simulator spoke."""
-        batch = self._batch(transcripts)
         past = [self.learner.reference, *self.snapshots]
-        now, _ = self.learner.model.token_logprobs(batch)
-        return surprise(now, torch.stack([m.token_logprobs(batch)[0] for m in past]), batch.row, len(transcripts))
+        found = []
+        for batch in self._batches(transcripts):
+            now, _ = self.learner.model.token_logprobs(batch)
+            then = torch.stack([m.token_logprobs(batch)[0] for m in past])
+            found.append(surprise(now, then, batch.row, len(batch.ids)))
+        return torch.cat(found)
 
     @torch.no_grad()
     def _distinct(self, transcripts: list[Transcript]) -> list[bool]:
         """Which snapshots differ from every newer entry of the pool, on the histories of this batch."""
+        n = len(self.pool)
         if self.settings.pool_sampling != "distinct":
-            return [True] * len(self.snapshots)
-        batch = self._batch(transcripts)
-        replies = [model.token_logprobs(batch)[1].exp() for model in self.pool]
-        return [
-            all((p - newer).abs().sum(-1).mean() / 2 >= SAME_REPLIES for newer in replies[i + 1 :])
-            for i, p in enumerate(replies[:-1])
-        ]
+            return [True] * (n - 1)
+        distance, tokens = torch.zeros(n, n), 0
+        for batch in self._batches(transcripts):
+            replies = [model.token_logprobs(batch)[1].exp() for model in self.pool]
+            tokens += len(batch.row)
+            for i, j in combinations(range(n), 2):
+                distance[i, j] += ((replies[i] - replies[j]).abs().sum(-1) / 2).sum().item()
+        return [bool((distance[i, i + 1 :] / tokens >= SAME_REPLIES).all()) for i in range(n - 1)]
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors of the simulator and of every snapshot, by part, for a checkpoint."""
+        pool = {f"pool_{i}": snapshot.adapter_state() for i, snapshot in enumerate(self.snapshots)}
+        known = {"pool": {"distinct": torch.tensor(self.distinct)}} if self.distinct else {}
+        own = {} if self.shares_policy else {"simulator": self.learner.state()}
+        return {**own, **pool, **known}
+
+    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
+        if not self.shares_policy:
+            self.learner.load_state(parts["simulator"])
+        names = sorted((n for n in parts if n.startswith("pool_")), key=lambda n: int(n.removeprefix("pool_")))
+        self.snapshots = [self.learner.model.snapshot(parts[name]) for name in names]
+        self.distinct = parts["pool"]["distinct"].tolist() if "pool" in parts else []
+
+
+class TrainedCast(TrainedSimulator):
+    """The trained simulator in a nano world: it starts as a member of the panel, and speaks for that member's users."""
+
+    def __init__(self, library: Library, config: RunConfig, policy: Learner):
+        settings = config.simulator
+        self.library, self.outcome = library, outcome_rule(library.world, settings)
+        if settings.kind == "self":
+            self.name, model, sharpness = "self", config.model, settings.sharpness or 1.0
+            self.population = dict(library.world.spec.prior)
+        else:
+            member = panel_member(library, settings.members[0])
+            assert member.model is not None
+            self.name, model, self.population = member.name, member.model, member.population
+            sharpness = settings.sharpness or member.sharpness
+        super().__init__(config, policy, lambda: library.seat_model(model, sharpness))
+
+    def seat(self, keys: RowKeys) -> tuple[RoutedSeat, list[str]]:
+        """The seat for these rows, and the simulator's name in each."""
+
+        def one(model: SeatModel, rows: Int[np.ndarray, " r"]) -> Seat:
+            mine = keys[rows]
+            return seat_simulator(self.library.world, model, self.population, mine, mine.by_group(), self.outcome)
+
+        return self.routed(keys, one), [self.name] * len(keys)
 
     def answers(self) -> dict[str, float]:
         """Where the simulator's mode stands: its replies to the world's most open question, asked first.
@@ -162,17 +214,3 @@ class TrainedCast:
             f"simulator/answer/{r}": float(p)
             for r, p in zip(world.spec.user_acts, seat.distributions()[0][0], strict=True)
         }
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors of the simulator and of every snapshot, by part, for a checkpoint."""
-        pool = {f"pool_{i}": snapshot.adapter_state() for i, snapshot in enumerate(self.snapshots)}
-        known = {"pool": {"distinct": torch.tensor(self.distinct)}} if self.distinct else {}
-        own = {} if self.shares_policy else {"simulator": self.learner.state()}
-        return {**own, **pool, **known}
-
-    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        if not self.shares_policy:
-            self.learner.load_state(parts["simulator"])
-        names = sorted((n for n in parts if n.startswith("pool_")), key=lambda n: int(n.removeprefix("pool_")))
-        self.snapshots = [self._snapshot(parts[name]) for name in names]
-        self.distinct = parts["pool"]["distinct"].tolist() if "pool" in parts else []

@@ -62,7 +62,8 @@ class Episode(Protocol):
 class EpisodeSeat(Protocol):
     """A seat that can be silent in some rows of the batch; ``seats.ModelSeat`` is one."""
 
-    max_new_tokens: int
+    @property
+    def max_new_tokens(self) -> int: ...
 
     def hear(self, messages: Sequence[str | None]) -> None: ...
 

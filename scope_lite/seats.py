@@ -9,7 +9,7 @@ row to the seat that plays it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -178,9 +178,9 @@ class RefereedSeat:
 
 
 class RoutedSeat:
-    """Several seats, each for its own rows of the batch."""
+    """Several seats, each for its own rows of the batch; in text (``episodes.EpisodeSeat``) some rows may be silent."""
 
-    def __init__(self, parts: list[tuple[Int[np.ndarray, " p"], Seat]]):
+    def __init__(self, parts: Sequence[tuple[Int[np.ndarray, " p"], Any]]):
         self.parts = parts
         self.rows = sum(len(rows) for rows, _ in parts)
 
@@ -189,16 +189,25 @@ class RoutedSeat:
         placed = {i: t for rows, seat in self.parts for i, t in zip(rows.tolist(), seat.transcripts, strict=True)}
         return [placed[i] for i in range(self.rows)]
 
-    def hear(self, messages: list[str]) -> None:
+    @property
+    def max_new_tokens(self) -> int:
+        return max(seat.max_new_tokens for _, seat in self.parts)
+
+    def hear(self, messages: Sequence[str | None]) -> None:
         for rows, seat in self.parts:
             seat.hear([messages[i] for i in rows])
 
-    def speak(self, turn: int, kind: str) -> list[str]:
-        said = [""] * self.rows
-        for rows, seat in self.parts:
-            for i, message in zip(rows, seat.speak(turn, kind), strict=True):
-                said[i] = message
-        return said
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[Any]:
+        """One message from each of ``rows``, in their order; by default from all."""
+        said: dict[int, Any] = {}
+        for mine, seat in self.parts:
+            if rows is None:
+                said |= zip(mine.tolist(), seat.speak(turn, kind), strict=True)
+                continue
+            within = np.flatnonzero(np.isin(mine, rows))
+            if len(within):
+                said |= zip(mine[within].tolist(), seat.speak(turn, kind, within), strict=True)
+        return [said[i] for i in (range(self.rows) if rows is None else rows.tolist())]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         merged = []

@@ -350,7 +350,7 @@ def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worl
     ("method", "changes", "message"),
     [
         ("single", {"simulator": {"members": ["plane"]}}, "did you mean 'plain'"),
-        ("cotraining", {}, "cannot play in text yet"),
+        ("cotraining", {"simulator": {"members": ["plane"]}}, "did you mean 'plain'"),
         ("single", {"model": "nowhere"}, "no model in 'nowhere'"),
     ],
 )

@@ -98,10 +98,26 @@ class SeatModel:
         self.model = self.peft.get_base_model()
 
     def reference(self) -> SeatModel:
-        """The base of this seat, without its adapter: the anchor of KL terms."""
-        reference = SeatModel(self.base, self.tokenizer)
-        reference.choice_bias, reference.choice_scale = self.choice_bias, self.choice_scale
-        return reference
+        """This seat without its adapter, on the same base: the anchor of KL terms, and what a new adapter begins on."""
+        bare = copy.copy(self)
+        bare.model, bare.peft, bare._merged = self.base, None, None
+        return bare
+
+    def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
+        """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
+        past, shape = self.reference(), self.peft.peft_config["default"]
+        past.add_adapter(shape.r, shape.lora_alpha, seed=0)
+        past.load_adapter_state(dict(adapter))
+        past.model.requires_grad_(False)
+        return past
+
+    def release(self) -> None:
+        """Give back what a snapshot holds outside itself; here nothing."""
+
+    @property
+    def temperature(self) -> float:
+        """Of free text: this seat speaks, and is trained, at it."""
+        return 1 / float(self.choice_scale[0])
 
     def trainable(self) -> list[torch.nn.Parameter]:
         return [p for p in self.model.parameters() if p.requires_grad]

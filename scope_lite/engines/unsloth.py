@@ -15,8 +15,9 @@ Unsloth wants to be imported before transformers; ``import unsloth`` first in a 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ class UnslothBase:
             raise ScopeError(f"Unsloth cannot load {folder}: {(str(error).splitlines() or ['?'])[0]}") from error
         self.lm: PreTrainedModel = self.peft.eval().requires_grad_(False)
         self.adapters: list[str] = []
+        self._added = 0
 
     def add(self, name: str, rank: int, alpha: int, seed: int) -> None:
         """A fresh trainable adapter; the first one is put in by Unsloth itself, the next ones by peft in its image."""
@@ -101,6 +103,13 @@ class UnslothBase:
                 )  # fmt: skip
                 self.peft.add_adapter(name, config)
         self.adapters.append(name)
+        self._added += 1
+
+    def remove(self, name: str) -> None:
+        """Forget an adapter that nobody will use again; the first one stays, since Unsloth built the model on it."""
+        if name != FIRST:
+            self.peft.delete_adapter(name)
+            self.adapters.remove(name)
 
     def loaded(self) -> LoadedModel:
         """This base as ``pretrained.load_model`` would give it, without a second copy in memory."""
@@ -109,7 +118,8 @@ class UnslothBase:
         return LoadedModel(self.lm, self.tokenizer, self.folder.resolve().name, fingerprint)
 
     def free_name(self) -> str:
-        return f"adapter-{len(self.adapters)}" if self.adapters else FIRST
+        """Of the next adapter; a name is never used twice."""
+        return f"adapter-{self._added}" if self.adapters else FIRST
 
     @contextlib.contextmanager
     def use(self, name: str | None) -> Iterator[None]:
@@ -155,15 +165,30 @@ class UnslothSeat(SeatModel):
     loss is computed; gradients find their way back.
     """
 
-    def __init__(self, base: UnslothBase, adapter: str | None = None):
-        super().__init__(base.lm, base.tokenizer)
-        self.unsloth, self.adapter = base, adapter
+    def __init__(self, base: UnslothBase, sharpness: float = 1.0):
+        super().__init__(base.lm, base.tokenizer, sharpness=sharpness)
+        self.unsloth = base
+        self.adapter: str | None = None
         self.cached = False
         """whether this model's key-value cache gives what a whole forward pass gives"""
 
     def reference(self) -> UnslothSeat:
         """The base without any adapter."""
-        return UnslothSeat(self.unsloth)
+        bare = copy.copy(self)
+        bare.adapter = None
+        return bare
+
+    def snapshot(self, adapter: Mapping[str, Tensor]) -> UnslothSeat:
+        """A past self, as one more adapter on the shared base."""
+        past, shape = self.reference(), self.unsloth.peft.peft_config[FIRST]
+        past.adapter = self.unsloth.free_name()
+        self.unsloth.add(past.adapter, shape.r, shape.lora_alpha, seed=0)
+        past.load_adapter_state(dict(adapter))
+        return past
+
+    def release(self) -> None:
+        if self.adapter:
+            self.unsloth.remove(self.adapter)
 
     def add_adapter(self, rank: int, alpha: int, seed: int) -> None:
         """Give this seat an adapter of its own on the shared base, and measure what cannot be taken on trust.
@@ -187,9 +212,9 @@ class UnslothSeat(SeatModel):
         set_peft_model_state_dict(self.unsloth.peft, state, adapter_name=self.adapter)
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
-        """Logits of the next token; text knows neither sharpness nor sets of allowed tokens."""
+        """Logits of the next token, sharpened; text knows no sets of allowed tokens."""
         with self.unsloth.precision():
-            return self.unsloth.lm.get_output_embeddings()(hidden).float()
+            return self.unsloth.lm.get_output_embeddings()(hidden).float() / self.temperature
 
     def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
         """As ``SeatModel.token_logprobs``; the head runs only where a token is trained."""

@@ -1,22 +1,19 @@
-"""Tasks in real text as a scene: the policy is a chat model with an adapter, the simulators are prompted models.
+"""Tasks in real text as a scene: the policy is a chat model with an adapter, the simulators are prompted models
+or learn, too.
 
-What the policy hears and says is one append-only transcript of token ids, as at nano; the simulators keep chats of
-their own. A simulator of the panel is a prompt and a temperature, on the run's simulator model or one of its own.
+What the policy hears and says is one append-only transcript of token ids, as at nano, and so is what a simulator that
+learns does; prompted simulators keep chats of their own. A simulator of the panel is a prompt and a temperature, on the
+run's simulator model or one of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-import yaml
 from peft.tuners.lora import LoraLayer
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from scope_lite.config import RunConfig, closest
@@ -29,38 +26,19 @@ from scope_lite.engines.reply_cache import ReplyCache
 from scope_lite.episodes import EpisodeSeat, run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
-from scope_lite.panel import FIRST_GROUP, member_rewards
 from scope_lite.paths import cache_folder, text_panel
 from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.scenes import Played
-from scope_lite.scenes.prompted import PromptedSeat, Sampler, Voice
+from scope_lite.scenes.prompted import Sampler, Voice
+from scope_lite.scenes.text_cast import Partner, TextCast, TextMember, TextPanel, TrainedTextCast, read_text_panel
 from scope_lite.scenes.text_tasks import Split, open_task
 from scope_lite.scenes.text_vllm import VllmRollouts
 from scope_lite.seats import ModelSeat
-from scope_lite.simulators import rotation
+from scope_lite.tasks.turns import SeatName
 
 if TYPE_CHECKING:
     from scope_lite.engines.unsloth import UnslothBase
-
-KINDS = ("frozen", "persona", "verbalized")
-"""the simulators that text has so far"""
-
-
-@dataclass(frozen=True)
-class TextMember:
-    """One simulator of a text panel, as its file lists it (the file says what each key means)."""
-
-    name: str
-    kind: str
-    model: str | None
-    temperature: float
-    about: str
-    personas: bool
-
-
-def read_text_panel(path: Path) -> list[TextMember]:
-    return [TextMember(**entry) for entry in yaml.safe_load(path.read_text())]
 
 
 class TextScene:
@@ -76,14 +54,12 @@ class TextScene:
         for name in config.simulator.members:
             if name not in known:
                 raise ScopeError(closest(name, known, "simulator"))
-        if config.simulator.kind not in KINDS:
-            raise ScopeError(
-                f"a simulator of kind {config.simulator.kind!r} cannot play in text yet: choose {', '.join(KINDS)}"
-            )
         find_model(config.model)
         other = config.text.simulator_model
         if other and parse_endpoint(other) is None:
             find_model(other)
+        if config.simulator.kind == "trained":
+            self._require_trainable(self.member(config.simulator.members[0]).model or other)
         models = [m.model or other for m in self.members]
         self._vllm = VllmRollouts(config, models) if config.text.rollout_engine == "vllm" else None
 
@@ -98,22 +74,51 @@ class TextScene:
     def _unsloth(self) -> UnslothBase | None:
         return unsloth_base(self.config) if self.config.text.training_engine == "unsloth" else None
 
+    def member(self, name: str) -> TextMember:
+        return next(m for m in self.members if m.name == name)
+
     def policy_model(self) -> SeatModel:
+        both_seats = (self.config.simulator.sharpness or 1.0) if self.config.simulator.kind == "self" else 1.0
+        return self.seat_model(None, both_seats)
+
+    def seat_model(self, model: str | None, sharpness: float = 1.0) -> SeatModel:
+        """A frozen model that can be given an adapter; ``None`` and the policy's name share the policy's weights.
+
+        Its own adapter, where it has one, is folded into it: that is where training starts.
+        """
+        if model is not None and model != self.config.model:
+            loaded = load_model(model, self.config.text.device)
+            return SeatModel(fold_adapters(loaded.model), loaded.tokenizer, sharpness=sharpness)
         if self._unsloth:
             from scope_lite.engines.unsloth import UnslothSeat
 
-            return UnslothSeat(self._unsloth)
-        return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer)
+            return UnslothSeat(self._unsloth, sharpness)
+        return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer, sharpness=sharpness)
 
-    def cast(self, learner: Learner) -> TextCast:
+    def model_seat(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: list[str]) -> EpisodeSeat:
+        """A model of the trainer's in a seat of training or evaluation, sampled by the run's rollout engine."""
+        text = self.config.text
+        limit = text.max_new_tokens if seat == "policy" else text.reply_tokens
+        if self._vllm:
+            return self._vllm.seat(self.loaded, model, keys, seat, systems, limit)
+        return ModelSeat(model, keys, seat, systems, max_new_tokens=limit)
+
+    def forget(self, model: SeatModel) -> None:
+        """A model that will speak no more; a rollout engine need not serve it any longer."""
+        if self._vllm:
+            self._vllm.forget(model)
+
+    def cast(self, learner: Learner) -> TextCast | TrainedTextCast:
+        if self.config.simulator.kind in ("trained", "self"):
+            return TrainedTextCast(self, learner)
         return TextCast(self)
 
     def panel(self, seen: Sequence[str]) -> TextPanel:
         return TextPanel(self, set(seen))
 
-    def play(self, policy: SeatModel, cast: TextCast, keys: RowKeys) -> Played:
-        names, voices, about = cast.roles(keys)
-        cast.seat, rollouts = self.converse(policy, keys, voices, about, names, "train")
+    def play(self, policy: SeatModel, cast: TextCast | TrainedTextCast, keys: RowKeys) -> Played:
+        names, about = cast.roles(keys)
+        rollouts = self.converse(policy, keys, cast.seat, about, names, "train")
         if not any(r.counts for r in rollouts):
             raise ScopeError(
                 f"no dialogue of step {keys.step} counts: {self.config.text.retries + 1} times in a row no list of the "
@@ -122,36 +127,43 @@ class TextScene:
         return Played(rollouts, None)
 
     def converse(
-        self, policy: SeatModel, keys: RowKeys, voices: list[Voice], about: list[str], names: list[str], split: Split
-    ) -> tuple[PromptedSeat, list[Rollout]]:
-        """Play every row to its end, in training (a group has one task) or with the held-out tasks."""
+        self, policy: SeatModel, keys: RowKeys, partner: Partner, about: list[str], names: list[str], split: Split
+    ) -> list[Rollout]:
+        """Play every row to its end, in training (a group has one task) or with the held-out tasks.
+
+        Args:
+            partner: seats the simulators of these rows under their system prompts.
+            about: what each row's simulator is told of its person; ``names[i]`` is its name.
+        """
         drawn = keys.by_group() if split == "train" else keys
         numbers = (drawn.uniforms(0, "task", token=4)[:, 0] * self.task.count(split)).astype(int)
         episodes = [self.task.open(int(n), split, text) for n, text in zip(numbers, about, strict=True)]
-        text = self.config.text
-        systems = seat_systems(episodes, "policy")
-        seat: EpisodeSeat = (
-            self._vllm.policy_seat(self.loaded, policy, keys, systems)
-            if self._vllm
-            else ModelSeat(policy, keys, "policy", systems, max_new_tokens=text.max_new_tokens)
-        )
-        simulators = PromptedSeat(
-            voices, seat_systems(episodes, "simulator"), keys, "simulator" if split == "train" else "panel"
-        )
+        seat = self.model_seat(policy, keys, "policy", seat_systems(episodes, "policy"))
+        simulators = partner(keys, seat_systems(episodes, "simulator"))
         for sampler in self._samplers.values():
             if isinstance(sampler, TextSampler):
                 sampler.readings.forget()  # a resumed run must read what the run that never stopped reads
-        limit = text.context or getattr(policy.model.config, "max_position_embeddings", None)
+        limit = self.config.text.context or getattr(policy.model.config, "max_position_embeddings", None)
         rollouts = run_episodes(episodes, seat, simulators, keys, names, limit)
         if self._vllm:
             self._vllm.rest()
-        return simulators, rollouts
+        return rollouts
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float | None]:
         """The share of each outcome, by name, and how well the engine follows the trainer, where there is one."""
         ended = [r.outcome for r in rollouts]
         shares = {f"outcome/{name}": ended.count(name) / len(ended) for name in self.task.outcomes}
         return {**shares, **(self._vllm.metrics() if self._vllm else {})}
+
+    def _require_trainable(self, model: str | None) -> None:
+        """A simulator that learns must be at hand, and on vLLM it must be on the policy's base, where adapters are."""
+        if model and parse_endpoint(model):
+            raise ScopeError(f"a simulator that learns must be a local model, not {model!r}: set text.simulator_model")
+        if model and model != self.config.model and self.config.text.rollout_engine == "vllm":
+            raise ScopeError(
+                "on vLLM a simulator that learns speaks through an adapter on the policy's base: leave "
+                "text.simulator_model out, or set text.rollout_engine to hf"
+            )
 
     def voice(self, member: TextMember, in_training: bool = False) -> Voice:
         """How a member is asked; in training, as the config says."""
@@ -185,68 +197,6 @@ class TextScene:
                     model, self.config.text.device, record, self.config.text.prices, **budget
                 )
         return self._samplers[model]
-
-
-class TextCast:
-    """The frozen simulators of training: which plays which group, and what it is told of its person."""
-
-    def __init__(self, scene: TextScene):
-        self.scene, self.config = scene, scene.config.simulator
-        by_name = {m.name: m for m in scene.members}
-        self.members = [by_name[name] for name in self.config.members]
-        self.voices = [scene.voice(m, in_training=True) for m in self.members]
-        self.seat: PromptedSeat | None = None
-        """the simulators of the newest step"""
-
-    def roles(self, keys: RowKeys) -> tuple[list[str], list[Voice], list[str]]:
-        """Name, voice and person of each row's simulator; a group has one persona."""
-        playing = rotation(keys, len(self.members), self.config.draw)
-        about = [self.members[i].about for i in playing]
-        if self.config.kind == "persona":
-            about = draw_personas(self.scene.task.personas["train"], keys.by_group())
-        return [self.members[i].name for i in playing], [self.voices[i] for i in playing], about
-
-    def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, float | None]:
-        """A prompted simulator learns nothing; how it spoke in this step."""
-        return self.seat.metrics() if self.seat else {}
-
-    def answers(self) -> dict[str, float]:
-        """Where the mode stands is worth drawing only when it can move."""
-        return {}
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Nothing to keep in a checkpoint."""
-        return {}
-
-    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        pass
-
-
-class TextPanel:
-    """The panel of a text world, on its held-out tasks."""
-
-    def __init__(self, scene: TextScene, seen: set[str]):
-        self.scene, self.seen, self.members = scene, seen, scene.members
-
-    def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:
-        """``dialogues`` rollouts with each member, members in the panel's order."""
-        n = len(self.members)
-        keys = RowKeys(run, step, FIRST_GROUP + np.repeat(np.arange(n), dialogues), np.tile(np.arange(dialogues), n))
-        voices = [self.scene.voice(m) for m in self.members]
-        persons = draw_personas(self.scene.task.personas["test"], keys)
-        playing = [m for m in self.members for _ in range(dialogues)]
-        about = [person if m.personas else m.about for m, person in zip(playing, persons, strict=True)]
-        rows = [voice for voice in voices for _ in range(dialogues)]
-        return self.scene.converse(policy, keys, rows, about, [m.name for m in playing], "test")[1]
-
-    def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
-        """Mean reward by member, and over the seen and the unseen ones."""
-        return member_rewards(rollouts, [m.name for m in self.members], self.seen)
-
-
-def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:
-    """A persona for each row, uniform; from ``keys.by_group()`` it is one for a whole group."""
-    return [personas[i] for i in (keys.uniforms(0, "task", token=1)[:, 0] * len(personas)).astype(int)]
 
 
 def unsloth_base(config: RunConfig) -> UnslothBase:

@@ -16,6 +16,7 @@ from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
 from scope_lite.engines.vllm.sync import AdapterSync, probe_prompts
 from scope_lite.rng import RowKeys
+from scope_lite.tasks.turns import SeatName
 
 
 class VllmRollouts:
@@ -32,7 +33,8 @@ class VllmRollouts:
         adapters = [folder for name in simulators if (folder := self._adapter(name))]
         self._rank = max([config.lora_rank, *(_rank(folder) for folder in adapters)])
         self._loaded: LoadedModel | None = None
-        self._sync: AdapterSync | None = None
+        self._syncs: list[AdapterSync] = []
+        """one a trained seat: the policy's first"""
 
     @cached_property
     def engine(self) -> VllmEngine:
@@ -43,17 +45,32 @@ class VllmRollouts:
             find_model(self.base), VllmSettings(dtype, text.context, self._rank, text.vllm_share, seed=self.config.seed)
         )
 
-    def policy_seat(self, loaded: LoadedModel, policy: SeatModel, keys: RowKeys, systems: Sequence[str]) -> EngineSeat:
-        """The policy's seat, with the weights that the trainer has now.
+    def seat(
+        self,
+        loaded: LoadedModel,
+        model: SeatModel,
+        keys: RowKeys,
+        seat: SeatName,
+        systems: Sequence[str],
+        max_new_tokens: int,
+    ) -> EngineSeat:
+        """The seat of a model that is trained, or of a past self, with the weights that the trainer has now.
 
         Raises:
             ScopeError: the engine does not serve them.
         """
         self._loaded = loaded
-        if self._sync is None or self._sync.model is not policy:
-            self._sync = AdapterSync(self.engine, policy, probe_prompts(policy.format, systems))
-        adapter = self._sync()
-        return EngineSeat(self.engine, adapter, policy, keys, "policy", systems, self.config.text.max_new_tokens)
+        sync = next((sync for sync in self._syncs if sync.model is model), None)
+        if sync is None:
+            sync = AdapterSync(self.engine, model, probe_prompts(model.format, systems), seat)
+            self._syncs.append(sync)
+        return EngineSeat(self.engine, sync(), model, keys, seat, systems, max_new_tokens)
+
+    def forget(self, model: SeatModel) -> None:
+        """A past self that has left the pool; its adapter leaves the engine."""
+        for sync in [sync for sync in self._syncs if sync.model is model]:
+            sync.retire()
+            self._syncs.remove(sync)
 
     def sampler(self, loaded: LoadedModel, model: str | None) -> VllmSampler | None:
         """The sampler of a simulator's model; None where it is not on the policy's base."""
@@ -68,7 +85,9 @@ class VllmRollouts:
         self.engine.sleep()
 
     def metrics(self) -> dict[str, float | None]:
-        return self._sync.metrics() if self._sync else {}
+        """How well the engine follows the policy's trainer."""
+        policy = next((sync for sync in self._syncs if sync.name == "policy"), None)
+        return policy.metrics() if policy else {}
 
     def _adapter(self, model: str | None) -> Path | None:
         """The adapter's folder of a model that is an adapter on the policy's base."""

@@ -149,7 +149,7 @@ class VllmEngine:
         return [drawn(output.outputs[0], frozenset(stop_ids)) for output in outputs]
 
     def next_logprobs(
-        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, top: int = 5
+        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, top: int = 5, temperature: float = 1.0
     ) -> list[dict[int, float]]:
         """Log probabilities (nats) of the ``top`` likeliest next tokens of each prompt, by token id.
 
@@ -159,7 +159,7 @@ class VllmEngine:
             ScopeError: as in :meth:`generate`.
         """
         self.wake()
-        outputs = self._run(prompts, range(len(prompts)), adapter, top, 1, (), 1.0, None)
+        outputs = self._run(prompts, range(len(prompts)), adapter, top, 1, (), temperature, None)
         return [{int(i): value.logprob for i, value in output.outputs[0].logprobs[0].items()} for output in outputs]
 
     def _run(

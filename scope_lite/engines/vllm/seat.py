@@ -30,7 +30,8 @@ class EngineSeat:
         systems: Sequence[str],
         max_new_tokens: int,
     ):
-        """``model`` is the same model in the trainer: its template and its stop tokens are used, not its weights."""
+        """``model`` is the same model in the trainer: its template, its temperature and its stop tokens
+        are used, not its weights."""
         self.engine, self.adapter, self.model = engine, adapter, model
         self.keys, self.seat, self.systems = keys, seat, list(systems)
         self.max_new_tokens = max_new_tokens
@@ -63,6 +64,7 @@ class EngineSeat:
             self.adapter,
             max_new_tokens=self.max_new_tokens,
             stop_ids=sorted(self.model.stop_ids),
+            temperature=self.model.temperature,
         )
         for transcript, message in zip(mine, drawn, strict=True):
             for token, logprob in zip(message.ids, message.logprobs, strict=True):

@@ -78,8 +78,7 @@ class AdapterSync:
         """the newest one"""
         self._state: dict[str, Tensor] = {}
         # a first adapter is told from the model as it was without one
-        plain = type(model) is SeatModel  # in Unsloth's base the adapter's layers stay, and its seat switches them off
-        self._reference = next_logprobs(SeatModel(model.base, model.tokenizer) if plain else model.reference(), prompts)
+        self._reference = next_logprobs(model.reference(), prompts)
 
     def __call__(self) -> Adapter | None:
         """The adapter to speak with: the newest version, published and probed if the weights changed; None: the base.
@@ -99,9 +98,15 @@ class AdapterSync:
             self.engine.retire(old)
         return self.adapter
 
+    def retire(self) -> None:
+        """The seat is over: its adapter leaves the engine."""
+        if self.adapter:
+            self.engine.retire(self.adapter)
+        self.adapter = None
+
     def _check(self, adapter: Adapter) -> None:
         trainer = next_logprobs(self.model, self.prompts)
-        tables = self.engine.next_logprobs(self.prompts, adapter, self.top)
+        tables = self.engine.next_logprobs(self.prompts, adapter, self.top, self.model.temperature)
         places = [(row, token) for row, table in enumerate(tables) for token in table]
         served = torch.tensor([tables[row][token] for row, token in places])
         at = tuple(torch.tensor(places).T)

@@ -1,0 +1,153 @@
+"""Who plays the simulators of a text world: prompted models in training, a model that learns, and the panel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import yaml
+from jaxtyping import Int
+from torch import Tensor
+
+from scope_lite.cotraining import TrainedSimulator
+from scope_lite.engines.hf import SeatModel
+from scope_lite.episodes import EpisodeSeat
+from scope_lite.learner import Learner
+from scope_lite.panel import FIRST_GROUP, member_rewards
+from scope_lite.records import Rollout
+from scope_lite.rng import RowKeys
+from scope_lite.scenes.prompted import PromptedSeat
+from scope_lite.seats import RoutedSeat
+from scope_lite.simulators import rotation
+
+if TYPE_CHECKING:
+    from scope_lite.scenes.text import TextScene
+
+Partner = Callable[[RowKeys, list[str]], EpisodeSeat]
+"""seats the simulators of some rows under their system prompts"""
+
+
+@dataclass(frozen=True)
+class TextMember:
+    """One simulator of a text panel, as its file lists it (the file says what each key means)."""
+
+    name: str
+    kind: str
+    model: str | None
+    temperature: float
+    about: str
+    personas: bool
+
+
+def read_text_panel(path: Path) -> list[TextMember]:
+    return [TextMember(**entry) for entry in yaml.safe_load(path.read_text())]
+
+
+class TextCast:
+    """The frozen simulators of training: which plays which group, and what it is told of its person."""
+
+    def __init__(self, scene: TextScene):
+        self.scene, self.config = scene, scene.config.simulator
+        self.members = [scene.member(name) for name in self.config.members]
+        self.voices = [scene.voice(m, in_training=True) for m in self.members]
+        self._newest: PromptedSeat | None = None
+        """the simulators of the newest step"""
+
+    def roles(self, keys: RowKeys) -> tuple[list[str], list[str]]:
+        """Name and person of each row's simulator; a group has one persona."""
+        playing = [self.members[i] for i in rotation(keys, len(self.members), self.config.draw)]
+        about = [member.about for member in playing]
+        if self.config.kind == "persona":
+            about = draw_personas(self.scene.task.personas["train"], keys.by_group())
+        return [member.name for member in playing], about
+
+    def seat(self, keys: RowKeys, systems: list[str]) -> PromptedSeat:
+        """The simulators of these rows."""
+        voices = [self.voices[i] for i in rotation(keys, len(self.members), self.config.draw)]
+        self._newest = PromptedSeat(voices, systems, keys)
+        return self._newest
+
+    def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, float | None]:
+        """A prompted simulator learns nothing; how it spoke in this step."""
+        return self._newest.metrics() if self._newest else {}
+
+    def answers(self) -> dict[str, float]:
+        """Where the mode stands is worth drawing only when it can move."""
+        return {}
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Nothing to keep in a checkpoint."""
+        return {}
+
+    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
+        pass
+
+
+class TrainedTextCast(TrainedSimulator):
+    """A simulator in text that learns: it starts as a member of the panel, prompt, sharpness and model.
+
+    Unlike a prompted one it writes a transcript of its own, whose tokens it is trained on. In self-play the policy's
+    adapter speaks under the simulator's prompt.
+    """
+
+    def __init__(self, scene: TextScene, policy: Learner):
+        settings, self.scene = scene.config.simulator, scene
+        member = None if settings.kind == "self" else scene.member(settings.members[0])
+        self.name, self.about = (member.name, member.about) if member else ("self", "")
+        model = member.model if member and member.model else scene.config.text.simulator_model
+        sharpness = settings.sharpness or (1 / member.temperature if member else 1.0)
+        super().__init__(scene.config, policy, lambda: scene.seat_model(model, sharpness))
+
+    def roles(self, keys: RowKeys) -> tuple[list[str], list[str]]:
+        """Name and person of each row's simulator."""
+        return [self.name] * len(keys), [self.about] * len(keys)
+
+    def seat(self, keys: RowKeys, systems: list[str]) -> RoutedSeat:
+        """The pool entries that play these rows."""
+
+        def one(model: SeatModel, rows: Int[np.ndarray, " r"]) -> EpisodeSeat:
+            return self.scene.model_seat(model, keys[rows], "simulator", [systems[row] for row in rows])
+
+        return self.routed(keys, one)
+
+    def _leave(self, snapshot: SeatModel) -> None:
+        self.scene.forget(snapshot)
+        super()._leave(snapshot)
+
+    def answers(self) -> dict[str, float]:
+        """In text there is no list of replies whose odds could be told."""
+        return {}
+
+
+class TextPanel:
+    """The panel of a text world, on its held-out tasks."""
+
+    def __init__(self, scene: TextScene, seen: set[str]):
+        self.scene, self.seen, self.members = scene, seen, scene.members
+
+    def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:
+        """``dialogues`` rollouts with each member, members in the panel's order."""
+        n = len(self.members)
+        keys = RowKeys(run, step, FIRST_GROUP + np.repeat(np.arange(n), dialogues), np.tile(np.arange(dialogues), n))
+        voices = {m.name: self.scene.voice(m) for m in self.members}
+        persons = draw_personas(self.scene.task.personas["test"], keys)
+        playing = [m for m in self.members for _ in range(dialogues)]
+        about = [person if m.personas else m.about for m, person in zip(playing, persons, strict=True)]
+        names = [m.name for m in playing]
+
+        def seat(rows: RowKeys, systems: list[str]) -> PromptedSeat:
+            return PromptedSeat([voices[name] for name in names], systems, rows, "panel")
+
+        return self.scene.converse(policy, keys, seat, about, names, "test")
+
+    def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
+        """Mean reward by member, and over the seen and the unseen ones."""
+        return member_rewards(rollouts, [m.name for m in self.members], self.seen)
+
+
+def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:
+    """A persona for each row, uniform; from ``keys.by_group()`` it is one for a whole group."""
+    return [personas[i] for i in (keys.uniforms(0, "task", token=1)[:, 0] * len(personas)).astype(int)]
