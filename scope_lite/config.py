@@ -172,6 +172,11 @@ class RunConfig(Settings):
     def is_text(self) -> bool:
         return self.world in TEXT_WORLDS
 
+    @property
+    def adapters(self) -> int:
+        """Adapters that are trained: the policy's, and a simulator's of its own."""
+        return 2 if self.simulator.kind == "trained" else 1
+
     def run_name(self) -> str:
         return f"{self.world}-{self.method}-seed{self.seed}"
 

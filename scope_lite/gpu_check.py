@@ -37,6 +37,7 @@ class Check:
     method: str = "single"
     text: tuple[tuple[str, Any], ...] = ()
     """what differs from ``TEXT``"""
+    simulator: tuple[tuple[str, Any], ...] = ()
     packages: tuple[str, ...] = ()
     gpu_only: bool = False
     stopped: bool = False
@@ -52,6 +53,14 @@ CHECKS = (
     Check("VS, structured", method="verbalized", text=(("grammar", True), ("rollout_engine", "vllm")),
           packages=("vllm",), gpu_only=True),
     Check("VS, structured, on a CPU", method="verbalized", text=(("grammar", True),)),
+    Check("Co-Training, two adapters", method="cotraining",
+          text=(("training_engine", "unsloth"), ("rollout_engine", "vllm")), packages=("unsloth", "vllm"),
+          gpu_only=True),
+    Check("Co-Training, two adapters, on a CPU", method="cotraining"),
+    Check("Population of past selves", method="population", simulator=(("pool_size", 2), ("cadence", 1)),
+          text=(("training_engine", "unsloth"), ("rollout_engine", "vllm")), packages=("unsloth", "vllm"),
+          gpu_only=True),
+    Check("Population of past selves, on a CPU", method="population", simulator=(("pool_size", 2), ("cadence", 1))),
     Check("P4G loop, stopped and resumed", stopped=True),
 )  # fmt: skip
 
@@ -85,7 +94,7 @@ def selected(on_cpu: bool) -> list[Check]:
 
 def run_config(check: Check, model: str, on_cpu: bool) -> RunConfig:
     text = {**TEXT, **dict(check.text), "device": "cpu" if on_cpu else "auto"}
-    return method_config(check.method, model=model, text=text, **SIZE)
+    return method_config(check.method, model=model, text=text, simulator=dict(check.simulator), **SIZE)
 
 
 def run_check(check: Check, model: str, on_cpu: bool, limit: float = LIMIT_SECONDS) -> Result:
@@ -154,8 +163,8 @@ def planned(config: RunConfig) -> float | None:
     size = str(round(torch.cuda.get_device_properties(0).total_memory / 1e9))
     work = workload(
         groups=config.groups, group_size=config.group_size, context=text.context, turns=text.turns,
-        new_tokens=text.max_new_tokens, adapters=1, lora_rank=config.lora_rank, bits=4 if text.four_bit else 16,
-        engine="unsloth" if unsloth else "hf", vllm_share=text.vllm_share if unsloth else None,
+        new_tokens=text.max_new_tokens, adapters=config.adapters, lora_rank=config.lora_rank,
+        bits=4 if text.four_bit else 16, engine="unsloth" if unsloth else "hf", vllm_share=text.vllm_share if unsloth else None,
         micro_batch=text.micro_batch, checkpointing=unsloth,
     )  # fmt: skip
     memory = plan(shape_of(str(find_model(config.model))), card(size), work).memory
