@@ -164,8 +164,8 @@ def planned(config: RunConfig) -> float | None:
     work = workload(
         groups=config.groups, group_size=config.group_size, context=text.context, turns=text.turns,
         new_tokens=text.max_new_tokens, adapters=config.adapters, lora_rank=config.lora_rank,
-        bits=4 if text.four_bit else 16, engine="unsloth" if unsloth else "hf", vllm_share=text.vllm_share if unsloth else None,
-        micro_batch=text.micro_batch, checkpointing=unsloth,
+        bits=4 if text.four_bit else 16, engine="unsloth" if unsloth else "hf",
+        vllm_share=text.vllm_share if unsloth else None, micro_batch=text.micro_batch, checkpointing=unsloth,
     )  # fmt: skip
     memory = plan(shape_of(str(find_model(config.model))), card(size), work).memory
     phases = (memory.rollouts, memory.training)
