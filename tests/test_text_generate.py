@@ -14,11 +14,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from scope_lite import verbalized
-from scope_lite.engines import generate
+from scope_lite.engines import generate, shared_prefix
 from scope_lite.engines.chat import FIXED_DATE
 from scope_lite.engines.generate import SamplingConfig, TextSampler, reply_uniforms
 from scope_lite.engines.pretrained import LoadedModel
 from scope_lite.engines.reply_cache import Reply, ReplyCache
+from scope_lite.engines.shared_prefix import Readings
 from scope_lite.errors import ScopeError
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
@@ -98,6 +99,32 @@ def test_shared_prefix_batches_give_the_samples_of_plain_one_by_one_decoding(
 def test_the_batch_size_changes_nothing_that_is_sampled(loaded: LoadedModel, rows: int) -> None:
     expected = [[r.token_ids for r in g] for g in TextSampler(loaded).sample(CHATS, 5, CONFIG)]
     assert [[r.token_ids for r in g] for g in TextSampler(loaded, rows=rows).sample(CHATS, 5, CONFIG)] == expected
+
+
+def test_rows_are_fewer_where_what_they_write_would_not_fit(loaded: LoadedModel, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    sampler = TextSampler(loaded)
+    one = sampler.readings.read(sampler.prompt_ids(CHATS[1], 0))[0]
+    held = sum(2 * layer.keys.nbytes for layer in one.layers) // one.get_seq_length()
+    assert shared_prefix.bytes_a_token(loaded.model) == held
+    monkeypatch.setattr(generate, "OWN_BYTES", 5 * CONFIG.max_new_tokens * held + 1)
+    assert sampler._rows(CONFIG) == 5
+    assert sampler._rows(dataclasses.replace(CONFIG, max_new_tokens=10**6)) == 1
+
+
+def test_a_dropped_row_leaves_the_others_as_they_were(loaded: LoadedModel) -> None:
+    """Whatever is dropped and when: every row's logits stay those of reading its whole text alone."""
+    prompts = [[5, 6, 7, 8], [9, 10], [11, 12, 13, 14, 15, 16]]
+    with torch.inference_mode(), shared_prefix.shared_prefix_attention(loaded.model):
+        shared = shared_prefix.SharedPrefix([Readings(loaded.model).read(p)[0] for p in prompts], 3, 6)
+        texts = [list(p) for p in prompts for _ in range(3)]
+        for fed, dropped in enumerate([(), (8,), (0, 1, 2), (), (0, 4), (1,)]):  # all of one history, too
+            texts = [texts[row] for row in shared.drop(set(dropped))]
+            for row, text in enumerate(texts):
+                text.append(20 + 7 * fed + row)
+            logits = shared_prefix.step(loaded.model, torch.tensor([text[-1] for text in texts]), shared)
+            for text, got in zip(texts, logits, strict=True):
+                torch.testing.assert_close(got, loaded.model(torch.tensor([text])).logits[0, -1], atol=1e-4, rtol=1e-4)
+    assert len(texts) == 2
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1e-3])
@@ -195,6 +222,17 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution_and_never_a_forbid
     cumulative = scores[0].double().softmax(-1).cumsum(-1)
     assert cumulative[token] >= uniform - 1e-6
     assert token == 0 or cumulative[token - 1] <= uniform + 1e-6
+
+
+def test_many_rows_at_a_temperature_are_drawn_as_one_by_one_from_the_scaled_scores() -> None:
+    scores = torch.randn(2 * generate.ROWS_IN_CACHE + 3, 500, generator=torch.Generator().manual_seed(1)) * 3
+    uniforms = torch.rand(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    tokens, numbers = generate.draw(scores, uniforms, 0.4)
+    probs = (scores.double() / 0.4).softmax(-1)
+    assert tokens.tolist() == [int((p.cumsum(-1) <= u).sum()) for p, u in zip(probs, uniforms, strict=True)]
+    logp = probs.gather(-1, tokens[:, None])[:, 0].log()
+    wanted = torch.stack([logp, -(probs * probs.log()).sum(-1), probs.amax(-1)], -1)
+    torch.testing.assert_close(numbers, wanted, atol=1e-5, rtol=1e-5, check_dtype=False)
 
 
 def test_draws_have_the_right_frequencies() -> None:

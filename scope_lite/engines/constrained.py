@@ -49,13 +49,10 @@ class GrammarConstraint:
         """Set the scores of forbidden tokens to minus infinity, in place; ``rows`` names the matcher of each score."""
         bitmask = self._xgrammar.allocate_token_bitmask(len(rows), self._vocab_size)
         for i, row in enumerate(rows):
-            # A finished row stays only as filler, and its matcher would refuse to go on.
-            if not self._matchers[row].is_terminated():
-                self._matchers[row].fill_next_token_bitmask(bitmask, i)
+            self._matchers[row].fill_next_token_bitmask(bitmask, i)
         self._xgrammar.apply_token_bitmask_inplace(scores, bitmask.to(scores.device))
 
     def accept(self, row: int, token: int) -> None:
         """Tell the grammar which token row ``row`` drew."""
-        matcher = self._matchers[row]
-        if not matcher.is_terminated() and not matcher.accept_token(token):
+        if not self._matchers[row].accept_token(token):
             raise RuntimeError(f"token {token} was drawn although the grammar forbids it")

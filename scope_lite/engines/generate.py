@@ -25,6 +25,7 @@ from scope_lite.engines.reply_cache import Reply, ReplyCache
 from scope_lite.engines.shared_prefix import (
     Readings,
     SharedPrefix,
+    bytes_a_token,
     has_sliding_window,
     shared_prefix_attention,
     step,
@@ -36,6 +37,10 @@ Message = dict[str, str]
 
 BLOCK = 256
 """Entries summed together in the first stage of a draw."""
+OWN_BYTES = 2 * 2**30
+"""The most memory for the keys and values of the tokens that a batch of replies writes."""
+ROWS_IN_CACHE = 16
+"""Rows that a CPU draws at once: 16 of a vocabulary of 49,152 are 3 MB."""
 FORMAT = 1
 """Part of every cache key; raise it when the sampler's numbers change."""
 
@@ -63,8 +68,11 @@ class SamplingConfig:
 class TextSampler:
     """Samples replies from one loaded model, through a cache if it is given one."""
 
-    def __init__(self, loaded: LoadedModel, cache: ReplyCache | None = None, rows: int = 64) -> None:
-        """``rows`` is the most replies decoded at once; it changes speed and memory, never what is sampled."""
+    def __init__(self, loaded: LoadedModel, cache: ReplyCache | None = None, rows: int = 256) -> None:
+        """``rows`` is the most replies decoded at once; it changes speed and memory, never what is sampled.
+
+        Fewer are decoded where their new keys and values would exceed :data:`OWN_BYTES`.
+        """
         if has_sliding_window(loaded.model):
             raise ScopeError(
                 f"{loaded.name} forgets old tokens (sliding-window or linear attention): "
@@ -101,7 +109,7 @@ class TextSampler:
         done = {key: (self.cache.get(key) if self.cache else []) for key in keys}
         # Equal histories share a key and are decoded once; a longer cached list serves a smaller request.
         todo = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if len(done[key]) < replies}
-        for batch in _batches(todo, done, replies, self.rows):
+        for batch in _batches(todo, done, replies, self._rows(config)):
             fresh = self._decode([todo[key] for key in batch], len(done[batch[0]]), replies, config)
             for key, drawn in zip(batch, fresh, strict=True):
                 done[key] = done[key] + drawn
@@ -133,14 +141,18 @@ class TextSampler:
             )
         return ids
 
+    def _rows(self, config: SamplingConfig) -> int:
+        """The most rows whose new keys and values stay within the bytes for them."""
+        return max(1, min(self.rows, OWN_BYTES // (config.max_new_tokens * bytes_a_token(self.loaded.model))))
+
     def _key(self, prompt: list[int], config: SamplingConfig) -> str:
         content = [FORMAT, self.loaded.fingerprint, prompt, sorted(self.stop_ids), asdict(config)]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @torch.inference_mode()
     def _decode(self, prompts: list[list[int]], start: int, stop: int, config: SamplingConfig) -> list[list[Reply]]:
-        """Replies ``start`` to ``stop - 1`` to each prompt, at most ``rows // len(prompts)`` of each at a time."""
-        chunk = max(1, self.rows // len(prompts))
+        """Replies ``start`` to ``stop - 1`` to each prompt, at most ``rows / len(prompts)`` of each at a time."""
+        chunk = max(1, self._rows(config) // len(prompts))
         result: list[list[Reply]] = [[] for _ in prompts]
         with shared_prefix_attention(self.loaded.model):
             read = [self.readings.read(prompt) for prompt in prompts]
@@ -162,30 +174,28 @@ class TextSampler:
         if config.grammar is not None:
             constraint = GrammarConstraint(compile_grammar(config.grammar, self.loaded, self.stop_ids), len(uniforms))
         traces = [_Trace() for _ in uniforms]
-        groups = len(shared.lengths)
-        live = torch.arange(len(traces), device=logits.device)
+        live = list(range(len(traces)))
         for t in range(config.max_new_tokens):
-            scores = logits.float() / config.temperature
+            scores = logits.float()
             if constraint:
-                constraint.mask(scores, live.tolist())
-            tokens, statistics = draw(scores, uniforms[live, t])
-            for row, token, numbers in zip(live.tolist(), tokens.tolist(), statistics.tolist(), strict=True):
+                constraint.mask(scores, live)
+            tokens, statistics = draw(scores, uniforms[live, t], config.temperature)
+            for row, token, numbers in zip(live, tokens.tolist(), statistics.tolist(), strict=True):
                 traces[row].append(token, numbers, token in self.stop_ids)
                 if constraint:
                     constraint.accept(row, token)
-            kept = _rows_to_keep([traces[row].finished for row in live.tolist()], groups)
-            if kept.shape[1] == 0 or t + 1 == config.max_new_tokens:
+            done = {place for place, row in enumerate(live) if traces[row].finished}
+            if len(done) == len(live) or t + 1 == config.max_new_tokens:
                 break
-            if kept.shape[1] < shared.replies:
-                flat = (kept + torch.arange(groups)[:, None] * shared.replies).flatten().to(live.device)
-                shared.keep(kept.to(live.device))
-                live, tokens = live[flat], tokens[flat]
+            if done:
+                kept = shared.drop(done)
+                live, tokens = [live[place] for place in kept], tokens[kept]
             logits = step(self.loaded.model, tokens, shared)
         return [trace.reply(self.loaded) for trace in traces]
 
 
 class _Trace:
-    """One reply while it grows; tokens after its end are not recorded."""
+    """One reply while it grows."""
 
     def __init__(self) -> None:
         self.token_ids: list[int] = []
@@ -193,8 +203,6 @@ class _Trace:
         self.finished = False
 
     def append(self, token: int, numbers: list[float], is_stop: bool) -> None:
-        if self.finished:
-            return
         self.token_ids.append(token)
         # Six digits are more than fp32 kernels agree on, and make a cached reply equal to a fresh one.
         self.numbers.append([float(f"{x:.6g}") for x in numbers])
@@ -208,9 +216,9 @@ class _Trace:
 
 
 def draw(
-    scores: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"]
+    scores: Float[Tensor, "rows vocab"], uniforms: Float[Tensor, " rows"], temperature: float = 1.0
 ) -> tuple[Int[Tensor, " rows"], Float[Tensor, "rows 3"]]:
-    """Draw one token a row by the inverse of the cumulative distribution.
+    """Draw one token a row by the inverse of the cumulative distribution, ``softmax(scores / temperature)``.
 
     One uniform number a token is all the randomness, so a row's draw does not depend on its neighbours. The search runs
     over sums of blocks first and then inside one block, in double precision: at a vocabulary of 49,152 this costs a
@@ -220,15 +228,27 @@ def draw(
         The tokens, and for each its log-probability, the entropy and the largest probability of the distribution that
         it was drawn from (nats, nats, and 1; after temperature and grammar).
     """
-    logp = torch.log_softmax(scores, -1)
-    p = logp.exp()
-    blocks = torch.nn.functional.pad(p, (0, -p.shape[-1] % BLOCK)).view(len(p), -1, BLOCK)
-    block, rest = _search(blocks.sum(-1, dtype=torch.float64), uniforms.double(), relative=True)
-    inside = blocks[torch.arange(len(p), device=p.device), block].double()
+    # A CPU goes over the vocabulary several times, which is quick while a few rows stay in its cache.
+    rows = ROWS_IN_CACHE if scores.device.type == "cpu" else len(scores)
+    parts = zip(scores.split(rows), uniforms.split(rows), strict=True)
+    tokens, statistics = zip(*(_draw(part, numbers, temperature) for part, numbers in parts), strict=True)
+    return torch.cat(tokens), torch.cat(statistics)
+
+
+def _draw(scores: Tensor, uniforms: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    # 0 x -inf, at tokens that a grammar forbids, would be NaN in the entropy; the bound turns it into 0.
+    logits = (scores - scores.amax(-1, keepdim=True)).div_(temperature).clamp_(min=-1e4)
+    odds = logits.exp()  # to the most likely token
+    padded = torch.nn.functional.pad(odds, (0, missing)) if (missing := -odds.shape[-1] % BLOCK) else odds
+    blocks = padded.view(len(odds), -1, BLOCK)
+    masses = blocks.sum(-1).double()
+    total = masses.sum(-1)
+    block, rest = _search(masses, uniforms.double(), relative=True)
+    inside = blocks[torch.arange(len(odds), device=odds.device), block].double()
     tokens = block * BLOCK + _search(inside, rest, relative=False)[0]
-    # 0 x -inf, at tokens that a grammar forbids, would be NaN; the bound turns it into 0.
-    entropy = -torch.linalg.vecdot(p, logp.clamp(min=-1e4))
-    return tokens, torch.stack([logp.gather(-1, tokens[:, None]).squeeze(-1), entropy, p.amax(-1)], -1)
+    entropy = total.log() - torch.linalg.vecdot(odds, logits) / total
+    logp = logits.gather(-1, tokens[:, None]).squeeze(-1) - total.log()
+    return tokens, torch.stack([logp, entropy, 1 / total], -1)
 
 
 def _search(masses: Tensor, targets: Tensor, relative: bool) -> tuple[Tensor, Tensor]:
@@ -260,16 +280,6 @@ def stop_token_ids(loaded: LoadedModel) -> frozenset[int]:
     if not found:
         raise ScopeError(f"{loaded.name} names no end-of-turn token: set eos_token in its tokenizer_config.json")
     return found
-
-
-def _rows_to_keep(finished: list[bool], groups: int) -> Int[Tensor, "groups kept"]:
-    """Rows, within each history, that go on: all unfinished ones, filled up to the same number for every history.
-
-    A finished row that stays as filler is decoded in vain; nothing of it is recorded.
-    """
-    done = torch.tensor(finished).view(groups, -1)
-    order = done.int().argsort(dim=-1, stable=True)
-    return order[:, : int((~done).sum(-1).max())]
 
 
 def _batches(todo: dict[str, list[int]], done: dict[str, list[Reply]], replies: int, rows: int) -> list[list[str]]:

@@ -9,7 +9,9 @@ Works for the decoder families that pass keyword arguments down to their attenti
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -23,28 +25,39 @@ NAME = "scope_shared_prefix"
 
 
 class SharedPrefix:
-    """Keys and values of G histories, and of the new tokens of G x n rows; the shape that a model calls a cache.
+    """Keys and values of some histories, each once, and of the new tokens of the rows that continue them.
+
+    This is the shape that a model calls a cache. Rows stand in no particular order: when one is dropped, the last one
+    takes its place, so a drop moves one row and not all of them.
 
     Attributes:
-        lengths: tokens in each history, shape (G,).
+        lengths: tokens in each history.
+        history: which history each row continues, shape (rows,).
         own_length: new tokens that every row holds so far.
     """
 
     def __init__(self, prompts: list[DynamicCache], replies: int, max_new_tokens: int) -> None:
-        """Stack the caches of ``prompts`` (one per history, batch 1 each), padded to the longest."""
-        self.replies = replies
+        """``replies`` rows for each of ``prompts`` (caches of one row), those of one history side by side."""
         self.max_new_tokens = max_new_tokens
         self.own_length = 0
-        first = prompts[0].layers[0].keys
-        self.lengths = torch.tensor([p.get_seq_length() for p in prompts], device=first.device)
-        longest = int(self.lengths.max())
-        padded = torch.arange(longest, device=first.device)[None] >= self.lengths[:, None]
-        self.bias = torch.zeros(padded.shape, dtype=first.dtype, device=first.device).masked_fill(padded, -torch.inf)
+        self.lengths = [p.get_seq_length() for p in prompts]
         layers = range(len(prompts[0].layers))
-        self.keys = [_stack([p.layers[i].keys for p in prompts], longest) for i in layers]
-        self.values = [_stack([p.layers[i].values for p in prompts], longest) for i in layers]
+        self.keys = [[p.layers[i].keys[0] for p in prompts] for i in layers]
+        self.values = [[p.layers[i].values[0] for p in prompts] for i in layers]
         self.own_keys: dict[int, Tensor] = {}
         self.own_values: dict[int, Tensor] = {}
+        self.history = [h for h in range(len(prompts)) for _ in range(replies)]
+        self._sort()
+
+    def _sort(self) -> None:
+        """Where the rows of each history stand, for :func:`attention`."""
+        device, order = self.keys[0][0].device, sorted(range(len(self.history)), key=self.history.__getitem__)
+        self.order = torch.tensor(order, device=device)
+        self.back = self.order.argsort()
+        counts = Counter(self.history)
+        ends = accumulate(counts[h] for h in sorted(counts))
+        self.spans = [(h, end - counts[h], end) for h, end in zip(sorted(counts), ends, strict=True)]
+        """(history, first, last + 1) among the rows in ``order``, for each history that still has rows"""
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Append one token's keys and values, shape (rows, kv_heads, 1, head_dim); return the rows' own ones so far."""
@@ -57,24 +70,28 @@ class SharedPrefix:
         return self.own_keys[layer_idx][:, :, : at + 1], self.own_values[layer_idx][:, :, : at + 1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return int(self.lengths.max()) + self.own_length
+        return max(self.lengths) + self.own_length
 
     def positions(self) -> Int[Tensor, "rows 1"]:
         """The position of the next token of every row."""
-        return (self.lengths.repeat_interleave(self.replies) + self.own_length)[:, None]
+        lengths = [self.lengths[h] + self.own_length for h in self.history]
+        return torch.tensor(lengths, device=self.order.device)[:, None]
 
-    def keep(self, rows: Int[Tensor, "groups kept"]) -> None:
-        """Drop all rows but these (indices within each history), the same number for every history."""
-        offsets = torch.arange(rows.shape[0], device=rows.device)[:, None] * self.replies
-        flat = (rows + offsets).flatten()
-        self.own_keys = {i: keys[flat] for i, keys in self.own_keys.items()}
-        self.own_values = {i: values[flat] for i, values in self.own_values.items()}
-        self.replies = rows.shape[1]
-
-
-def _stack(parts: list[Tensor], length: int) -> Tensor:
-    """Stack (1, kv_heads, tokens, head_dim) tensors to (histories, kv_heads, length, head_dim), zeros at the end."""
-    return torch.cat([torch.nn.functional.pad(part, (0, 0, 0, length - part.shape[2])) for part in parts])
+    def drop(self, rows: Collection[int]) -> list[int]:
+        """Forget these rows; returns for every row that stays which one it was before."""
+        left = len(self.history) - len(rows)
+        kept = list(range(left))
+        holes = [row for row in sorted(rows) if row < left]
+        movers = [row for row in range(left, len(self.history)) if row not in rows]
+        for hole, mover in zip(holes, movers, strict=True):
+            kept[hole] = mover
+        for own in (self.own_keys, self.own_values):
+            for layer, held in own.items():
+                held[holes, :, : self.own_length] = held[movers, :, : self.own_length]
+                own[layer] = held[:left]
+        self.history = [self.history[row] for row in kept]
+        self._sort()
+        return kept
 
 
 def attention(
@@ -87,25 +104,27 @@ def attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "rows 1 heads dim"], None]:
-    """Attend to the group's history and to the row's own tokens; without ``shared_prefix``, plain SDPA."""
+    """Attend to the row's history and to its own tokens; without ``shared_prefix``, plain SDPA."""
     if shared_prefix is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     index: int = module.layer_idx  # type: ignore[assignment]
-    old_keys, old_values = shared_prefix.keys[index], shared_prefix.values[index]
     rows, heads, _, dim = query.shape
-    groups, kv_heads, length, _ = old_keys.shape
-    per_kv, replies = heads // kv_heads, rows // groups
+    kv_heads, own = key.shape[1:3]
+    per_kv = heads // kv_heads
     own_query = query.reshape(rows, kv_heads, per_kv, dim) * (dim**-0.5 if scaling is None else scaling)
-    # (groups, kv_heads, replies x per_kv, dim): one product for all replies to a history
-    group_query = own_query.view(groups, replies, kv_heads, per_kv, dim).transpose(1, 2).flatten(2, 3)
-    old_scores = group_query @ old_keys.transpose(-1, -2) + shared_prefix.bias[:, None, None]
-    own_scores = (own_query @ key.transpose(-1, -2)).view(groups, replies, kv_heads, per_kv, -1)
-    own_scores = own_scores.transpose(1, 2).flatten(2, 3)
-    weights = torch.softmax(torch.cat([old_scores, own_scores], -1).float(), -1).to(query.dtype)
-    old_part, own_part = weights.split([length, key.shape[2]], -1)
-    own_part = own_part.view(groups, kv_heads, replies, per_kv, -1).transpose(1, 2).flatten(0, 1)
-    mixed = (old_part @ old_values).view(groups, kv_heads, replies, per_kv, dim).transpose(1, 2).flatten(0, 1)
-    return (mixed + own_part @ value).reshape(rows, 1, heads, dim), None
+    queries = own_query[shared_prefix.order]
+    scores = (own_query @ key.transpose(-1, -2))[shared_prefix.order]
+    mixed, weights = torch.empty_like(queries), torch.empty_like(scores)
+    for history, first, end in shared_prefix.spans:
+        old_keys, old_values = shared_prefix.keys[index][history], shared_prefix.values[index][history]
+        # (kv_heads, rows x per_kv, dim): one product for all rows of a history
+        asking = queries[first:end].transpose(0, 1).flatten(1, 2)
+        both = torch.cat([asking @ old_keys.mT, scores[first:end].transpose(0, 1).flatten(1, 2)], -1)
+        old_part, own_part = torch.softmax(both.float(), -1).to(query.dtype).split([old_keys.shape[1], own], -1)
+        mixed[first:end] = (old_part @ old_values).unflatten(1, (-1, per_kv)).transpose(0, 1)
+        weights[first:end] = own_part.unflatten(1, (-1, per_kv)).transpose(0, 1)
+    result = mixed[shared_prefix.back] + weights[shared_prefix.back] @ value
+    return result.reshape(rows, 1, heads, dim), None
 
 
 AttentionInterface.register(NAME, attention)
@@ -179,7 +198,7 @@ def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
 def step(model: PreTrainedModel, tokens: Int[Tensor, " rows"], shared: SharedPrefix) -> Float[Tensor, "rows vocab"]:
     """Feed every row its newest token; return the logits of the next one."""
     # A four-dimensional mask is handed through untouched; ours carries nothing, since a row sees all that it holds.
-    mask = torch.zeros((1, 1, 1, 1), dtype=shared.bias.dtype, device=tokens.device)
+    mask = torch.zeros((1, 1, 1, 1), dtype=shared.keys[0][0].dtype, device=tokens.device)
     out = model(
         tokens[:, None],
         position_ids=shared.positions(),
@@ -189,6 +208,14 @@ def step(model: PreTrainedModel, tokens: Int[Tensor, " rows"], shared: SharedPre
     )
     shared.own_length += 1
     return out.logits[:, -1]
+
+
+def bytes_a_token(model: PreTrainedModel) -> int:
+    """Bytes of the keys and values of one token."""
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * config.num_hidden_layers * heads * width * model.dtype.itemsize
 
 
 def has_sliding_window(model: PreTrainedModel) -> bool:
