@@ -33,10 +33,16 @@ def test_the_automatic_share_fills_the_card_and_no_more() -> None:
     assert small.memory.kv_wanted <= small.memory.kv_room <= small.memory.kv_wanted + 0.01 * small.card.memory
 
 
-def test_sleep_frees_the_cache_while_the_seats_train() -> None:
-    awake, asleep = (made("Qwen3-4B-Instruct-2507", vllm_share=0.7, sleep=sleep) for sleep in (False, True))
+def test_sleep_frees_vllms_weights_and_cache_while_the_seats_train() -> None:
+    awake, asleep = (made("Qwen3-4B-Instruct-2507", vllm_share=0.7, sleep=sleep) for sleep in (False, None))
     freed = sum(awake.memory.training.values()) - sum(asleep.memory.training.values())
-    assert freed == pytest.approx(awake.memory.kv_room) and awake.memory.rollouts == asleep.memory.rollouts
+    copied = memory.weight_bytes(planner.shape_of("Qwen3-4B-Instruct-2507"), 16)
+    assert freed == pytest.approx(awake.memory.kv_room + copied) and awake.memory.rollouts == asleep.memory.rollouts
+
+
+def test_vllm_keeps_the_base_in_16_bits_beside_the_trainers_of_four() -> None:
+    parts = made("Qwen3-4B-Instruct-2507", bits=4).memory.rollouts
+    assert parts["vLLM's weights"] > 2.5 * parts["weights"]
 
 
 def test_the_table_adds_up_to_the_peak() -> None:
@@ -46,16 +52,20 @@ def test_the_table_adds_up_to_the_peak() -> None:
         assert set(plan.memory.rollouts) | set(plan.memory.training) <= set(memory.PARTS)
 
 
+SMALL = "Qwen3-4B-Instruct-2507"
 CROWDED = [
-    {}, {"vllm_share": 0.95}, {"vllm_share": 0.3}, {"micro_batch": 8, "bits": 4}, {"checkpointing": False},
-    {"engine": "hf"}, {"logits_everywhere": True, "bits": 4, "micro_batch": 2}, {"context": 40_000},
-    {"lora_rank": 512, "bits": 4},
+    ("Qwen3-8B", "24", {}), ("Qwen3-8B", "24", {"vllm_share": 0.95}), (SMALL, "24", {"vllm_share": 0.3}),
+    (SMALL, "24", {"micro_batch": 8, "bits": 4}), (SMALL, "24", {"checkpointing": False}),
+    ("Qwen3-8B", "24", {"engine": "hf"}), ("Qwen3-8B", "24", {"logits_everywhere": True, "bits": 4, "micro_batch": 2}),
+    ("Qwen3-8B", "48", {"context": 40_000}), (SMALL, "24", {"lora_rank": 512, "bits": 4}),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("values", CROWDED, ids=str)
-def test_a_plan_that_does_not_fit_is_refused_with_knobs_that_do_make_it_fit(values: dict[str, Any]) -> None:
-    plan = made(**values)
+@pytest.mark.parametrize(("model", "gpu", "values"), CROWDED, ids=str)
+def test_a_plan_that_does_not_fit_is_refused_with_knobs_that_do_make_it_fit(
+    model: str, gpu: str, values: dict[str, Any]
+) -> None:
+    plan = made(model, gpu, **values)
     with pytest.raises(ScopeError) as refused:
         planner.require_fit(plan)
     assert "\n" not in str(refused.value) and "GiB" in str(refused.value)
@@ -65,19 +75,19 @@ def test_a_plan_that_does_not_fit_is_refused_with_knobs_that_do_make_it_fit(valu
         assert left <= 0
         changes = dict(re.findall(r"--(\S+?)(?: ([\d.]+))?(?: \(| and|$)", words))
         gone = set(re.findall(r"without --(\S+)", words))
-        gpu = changes.pop("gpu", "24")
+        card = changes.pop("gpu", gpu)
         typed = {
             n.replace("-", "_"): (float(v) if "." in v else int(v)) if v else n not in gone for n, v in changes.items()
         }
         typed |= {name.replace("-", "_"): None for name in gone if name == "vllm-share"}
-        assert not made(gpu=gpu, **{**values, **typed}).short, words
+        assert not made(model, card, **{**values, **typed}).short, words
 
 
 def test_the_mildest_setting_of_a_knob_is_named() -> None:
-    plan = made(bits=4, micro_batch=16)
+    plan = made(SMALL, bits=4, micro_batch=8)
     [(words, _)] = [way for way in remedies(plan) if way[0].startswith("--micro-batch")]
     size = int(words.split()[-1])
-    assert not made(bits=4, micro_batch=size).short and made(bits=4, micro_batch=2 * size).short
+    assert not made(SMALL, bits=4, micro_batch=size).short and made(SMALL, bits=4, micro_batch=2 * size).short
 
 
 def test_a_plan_that_fits_is_not_refused() -> None:
@@ -139,6 +149,6 @@ def test_the_command_prints_the_plan_draws_it_and_refuses_with_2(tmp_path: Any) 
     for part in (*memory.PARTS, "at most", "likely", "hours of 200 steps"):
         assert part in done.stdout
     assert (tmp_path / "memory.png").stat().st_size > 10_000
-    refused = CliRunner().invoke(cli.app, ["plan", "--model", "Qwen3-8B", "--gpu", "24"])
+    refused = CliRunner().invoke(cli.app, ["plan", "--model", "Qwen3-8B", "--gpu", "48", "--context", "40000"])
     assert refused.exit_code == 2 and refused.stderr.count("\n") == 1
     assert "--bits 4 (frees" in refused.stderr

@@ -26,7 +26,9 @@ def plan(
     bits: Annotated[int | None, typer.Option(help="4 (NF4) or 16 (bf16) for the frozen base [16].")] = None,
     engine: Annotated[str | None, typer.Option(help="unsloth (vLLM plays) or hf [unsloth].")] = None,
     vllm_share: Annotated[float | None, typer.Option(help="vLLM's share of the card [what fits].")] = None,
-    sleep: Annotated[bool, typer.Option("--sleep", help="vLLM frees its KV cache while the seats train.")] = False,
+    sleep: Annotated[
+        bool | None, typer.Option(help="vLLM's memory is the trainer's while the seats train [yes].")
+    ] = None,
     at_once: Annotated[int | None, typer.Option(help="Dialogues played at the same time [all].")] = None,
     micro_batch: Annotated[int | None, typer.Option(help="Dialogues in one backward pass [1].")] = None,
     checkpointing: Annotated[bool, typer.Option(help="Compute layers again instead of keeping them.")] = True,

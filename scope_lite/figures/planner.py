@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import footnote
+from scope_lite.figures.style import footnote, panel_grid
 
 COLOURS = {
     "weights": "#0072B2",
@@ -15,6 +14,7 @@ COLOURS = {
     "optimizer": "#8FD3BC",
     "activations": "#E69F00",
     "logits": "#F0E442",
+    "vLLM's weights": "#8C4B1F",
     "KV cache": "#CC79A7",
     "vLLM's own": "#D55E00",
     "CUDA and slack": "#999999",
@@ -30,12 +30,12 @@ def memory_bars(table: pd.DataFrame, capacity: float, title: str, note: str = "p
         title: model and card.
         note: what the footnote says.
     """
-    fig, ax = plt.subplots(figsize=(6.4, 2.7))
+    fig, (ax,) = panel_grid(1, 2.9, extra=0)
     for row, phase in enumerate(("training", "rollouts")):
         left = 0.0
         for part, size in zip(table["part"], table[phase], strict=True):
             ax.barh(row, size, left=left, color=COLOURS[part], height=0.62, label=part if row == 0 else None)
-            if size > 0.06 * capacity:
+            if size > 0.09 * capacity:
                 ink = "k" if part in ("logits", "optimizer", "activations", "LoRA adapters") else "w"
                 ax.text(left + size / 2, row, f"{size:.1f}", ha="center", va="center", fontsize=7.5, color=ink)
             left += size
@@ -49,6 +49,6 @@ def memory_bars(table: pd.DataFrame, capacity: float, title: str, note: str = "p
     ax.set_title(title, loc="left")
     ax.grid(False, axis="y")
     ax.set_axisbelow(True)
-    fig.legend(loc="outside upper center", ncols=5, fontsize=7.5)
+    fig.legend(loc="outside upper center", ncols=3, fontsize=7.5)
     footnote(fig, note)
     return fig

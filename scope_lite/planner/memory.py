@@ -25,8 +25,8 @@ VLLM_BATCH = 8192  # tokens that vLLM reads at a time (max_num_batched_tokens)
 VLLM_ROWS = 256  # sequences that it samples for at a time (max_num_seqs)
 
 PARTS = (
-    "weights", "LoRA adapters", "gradients", "optimizer", "activations", "logits", "KV cache", "vLLM's own",
-    "CUDA and slack",
+    "weights", "LoRA adapters", "gradients", "optimizer", "activations", "logits", "vLLM's weights", "KV cache",
+    "vLLM's own", "CUDA and slack",
 )  # fmt: skip
 
 
@@ -154,21 +154,26 @@ def _training_parts(shape: ModelShape, work: Workload) -> dict[str, float]:
 def _with_vllm(
     shape: ModelShape, card: Card, work: Workload, fixed: dict[str, float], training: dict[str, float]
 ) -> Memory:
-    """vLLM takes its share once and for all: the weights (the trainer's own), its work, the rest for the KV cache."""
+    """vLLM takes its share once and for all: its copy of the weights, its work, the rest for the KV cache.
+
+    ``engines.vllm`` holds the base in 16 bits, whatever the trainer's has. Asleep it keeps neither it nor the cache.
+    """
     own = VLLM_ALLOWANCE + 2.0 * adapter_parameters(shape, work) * work.adapters
     own += VLLM_BATCH * 2.0 * (3 * shape.intermediate + 4 * shape.hidden) + 12.0 * VLLM_ROWS * shape.vocabulary
-    needed = fixed["weights"] + own
+    copied = weight_bytes(shape, 16)
+    needed = copied + own
     one = shape.kv_bytes(work.context)
     wanted = 2.0 * work.playing * one
     share = work.vllm_share
     if share is None:
-        room = card.memory - own - sum((fixed if work.sleep else training).values())
+        room = card.memory - needed - sum((fixed if work.sleeps else training).values())
         least, useful = (math.ceil(100 * (needed + cache) / card.memory) for cache in (one, wanted))
         share = max(least, min(useful, math.floor(100 * (needed + room) / card.memory))) / 100
     cache = max(0.0, share * card.memory - needed)
+    lent = {"vLLM's weights": copied, "KV cache": cache}
     return Memory(
-        rollouts={**fixed, "vLLM's own": own, "KV cache": cache},
-        training={**training, "vLLM's own": own, "KV cache": 0.0 if work.sleep else cache},
+        rollouts={**fixed, **lent, "vLLM's own": own},
+        training={**training, **(dict.fromkeys(lent, 0.0) if work.sleeps else lent), "vLLM's own": own},
         share=share,
         kv_room=cache,
         kv_wanted=wanted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -104,7 +104,7 @@ def _knobs(work: Workload) -> Iterator[list[dict[str, Any]]]:
     yield [{"logits_everywhere": False}] if work.logits_everywhere else []
     yield [{"micro_batch": size} for size in _halved(work.micro_batch, 1)]
     yield [{"at_once": rows} for rows in _halved(work.playing, 1)] if not vllm else []
-    yield [{"sleep": True}] if vllm and not work.sleep else []
+    yield [{"sleep": True}] if vllm and not work.sleeps else []
     yield [{"checkpointing": True}] if not work.checkpointing else []
     yield [{"bits": 4}] if work.bits == 16 else []
     yield [{"lora_rank": rank} for rank in _halved(work.lora_rank, 4)]
@@ -126,11 +126,15 @@ def _with(made: Plan, changes: dict[str, Any]) -> Plan | None:
 
 
 def _larger(made: Plan) -> list[tuple[str, float]]:
-    for card in sorted(CARDS, key=lambda card: card.memory):
-        tried = plan(made.shape, card, made.work)
-        if card.memory > made.card.memory and not tried.short:
-            # what is missing is counted on the card asked for
-            return [(f"--gpu {card.size} ({card.name})", made.short - (card.memory - made.card.memory))]
+    """The smallest card that is enough; with vLLM's share left open where a fixed one would not do on any."""
+    for setting in ({}, {"vllm_share": None}) if made.work.vllm_share else ({},):
+        for card in sorted(CARDS, key=lambda card: card.memory):
+            tried = _with(replace(made, card=card), setting)
+            if card.memory > made.card.memory and tried and not tried.short:
+                words = [_words(setting)] if setting else []
+                # what is missing is counted on the card asked for
+                left = made.short - (card.memory - made.card.memory)
+                return [(" and ".join([*words, f"--gpu {card.size} ({card.name})"]), left)]
     return []
 
 

@@ -29,11 +29,12 @@ class Workload(Settings):
     bits: Literal[4, 16] = 16
     """of the frozen base's matrices: bf16, or NF4 with double quantisation"""
     engine: Literal["unsloth", "hf"] = "unsloth"
-    """unsloth: vLLM beside the trainer, on the same weights; hf: transformers plays and trains"""
+    """unsloth: vLLM beside the trainer, with weights of its own; hf: transformers plays and trains"""
     vllm_share: float | None = Field(default=None, gt=0, lt=1)
     """vLLM's share of the card (gpu_memory_utilization): weights, KV cache and its own work; none: as much as fits"""
-    sleep: bool = False
-    """vLLM gives its KV cache back while the seats train"""
+    sleep: bool | None = None
+    """vLLM gives its weights and KV cache back while the seats train; none: yes, where vLLM plays, as our engine does
+    on a GPU"""
     at_once: int | None = Field(default=None, ge=1)
     """dialogues that are played at the same time; none: all of a step"""
     micro_batch: int = Field(default=1, ge=1)
@@ -51,6 +52,10 @@ class Workload(Settings):
         if self.engine == "hf" and (self.vllm_share or self.sleep):
             raise ValueError("engine hf has no vLLM: leave vllm_share and sleep out")
         return self
+
+    @property
+    def sleeps(self) -> bool:
+        return self.sleep is not False and self.engine == "unsloth"
 
     @property
     def dialogues(self) -> int:
