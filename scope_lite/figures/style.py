@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 # Okabe-Ito, which stays apart under the common colour-vision deficiencies; one colour a method, everywhere.
 METHOD_COLOURS = {
@@ -33,12 +36,16 @@ METHOD_LABELS = {
     "unsharpened": "Un-sharpened (control)",
 }
 
+ROW_NAME = 22
+"""letters of a line of a row's name"""
 LONG_NAME = 32
 """letters of a legend's entry from which on two do not stand side by side"""
 COLUMN = 9 / 2.54
 """a journal's column, in inches"""
 WIDTH = 4.6
 """inches of a figure of the gallery: in a column its smallest letters (6.5 points here) are still 5 points tall"""
+LETTERS_AN_INCH = 21
+"""of the footnote's size"""
 
 RC: dict[Any, Any] = {
     "font.size": 9,
@@ -63,16 +70,36 @@ def use_style() -> None:
         mpl.rcParams[key] = value
 
 
-def panel_grid(n: int, height: float = 2.05, extra: float = 0.7) -> tuple[Figure, list[Axes]]:
+def panel_grid(n: int, height: float = 2.05, extra: float = 0.7, fill: bool = False) -> tuple[Figure, list[Axes]]:
     """Axes in rows of two, as wide as a figure of the gallery is; with an odd number the last cell stays free.
 
     Args:
         height: of a row, in inches; ``extra`` is for the legend and the line below.
+        fill: the last of an odd number is as wide as two, so that no cell stays free.
     """
     rows = (n + 1) // 2
     fig = plt.figure(figsize=(WIDTH, height * rows + extra))
     cells = fig.add_gridspec(rows, min(n, 2))
-    return fig, [fig.add_subplot(cells[i // 2, i % 2]) for i in range(n)]
+    places = [cells[i // 2, i % 2] for i in range(n)]
+    if fill and n % 2:
+        places[-1] = cells[rows - 1, :]
+    return fig, [fig.add_subplot(place) for place in places]
+
+
+def title_with_legend(ax: Axes, title: str, ncols: int = 1) -> Legend:
+    """A panel's title and, below it but above the axes, its own legend: for panels whose lines differ."""
+    return ax.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=ncols, fontsize=7, title=title, title_fontsize=8.5,
+        alignment="left", borderaxespad=0.2, borderpad=0, labelspacing=0.25, columnspacing=1.0, handlelength=1.6,
+    )  # fmt: skip
+
+
+def name_rows(axes: Sequence[Axes], names: Sequence[str]) -> None:
+    """The same named rows, the first on top, in all axes of a ``panel_grid``; only the left ones say the names."""
+    wrapped = [textwrap.fill(name, ROW_NAME) for name in names]
+    for i, ax in enumerate(axes):
+        ax.set_yticks(range(len(names)), wrapped if i % 2 == 0 else [], fontsize=7.5)
+        ax.set_ylim(len(names) - 0.4, -0.6)
 
 
 def shared_legend(fig: Figure) -> None:
@@ -86,14 +113,15 @@ def shared_legend(fig: Figure) -> None:
     n, longest = len(fig.axes), max(map(len, named))
     if n > 1 and n % 2:
         rows = (n + 1) // 2
-        fig.legend(named.values(), named.keys(), loc="center", bbox_to_anchor=(0.77, 0.53 / rows), fontsize=7)
+        fig.legend(named.values(), named.keys(), loc="center right", bbox_to_anchor=(0.99, 0.53 / rows), fontsize=7)
         return
     columns = 1 if longest > LONG_NAME else 2
     fig.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), columns), fontsize=7.5)
 
 
 def footnote(fig: Figure, text: str) -> None:
-    """What every figure states below itself: scale, world, seeds, kind of interval."""
+    """What every figure states below itself, in as many lines as it takes: scale, world, seeds, kind of interval."""
+    text = textwrap.fill(text, round(LETTERS_AN_INCH * fig.get_figwidth()))
     fig.supxlabel(text, fontsize=6.5, color="#555555", x=0.99, ha="right")
 
 

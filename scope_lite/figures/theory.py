@@ -5,18 +5,18 @@ Every function takes tidy tables (built by the theory package, exact numbers) an
 
 from __future__ import annotations
 
-from typing import Any
-
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
+from scope_lite.figures.style import panel_grid, shared_legend, title_with_legend
+
 SHARP, SOURCE, WRONG, CEILING = "#0072B2", "#D55E00", "#CC79A7", "#000000"
 CLOUDS = {"random": ("#9a9a9a", 4, 0.35), "gradient ascent": ("#009E73", 8, 0.7)}
-SIZE = (10.2, 3.2)
+TALL = 2.6
+"""inches of a row of panels that have a legend above them"""
 
 
 def _cloud(ax: Axes, table: pd.DataFrame, x: str, y: str) -> None:
@@ -25,16 +25,11 @@ def _cloud(ax: Axes, table: pd.DataFrame, x: str, y: str) -> None:
         ax.scatter(part[x], part[y], s=size, color=colour, alpha=alpha, linewidths=0, label=kind, rasterized=True)
 
 
-def _legend(ax: Axes, **where: Any) -> None:
-    """A legend whose cloud markers are large and opaque enough to be recognised."""
-    legend = ax.legend(fontsize=7, **where)
-    for handle in legend.legend_handles:
+def _title(ax: Axes, letter: str, text: str, ncols: int = 1) -> None:
+    """Title and legend above a panel; markers of clouds are large and opaque enough there to be recognised."""
+    for handle in title_with_legend(ax, f"({letter}) {text}", ncols).legend_handles:
         if isinstance(handle, PathCollection):
             handle.set(alpha=1.0, sizes=[16])
-
-
-def _title(ax: Axes, letter: str, text: str) -> None:
-    ax.set_title(f"({letter}) {text}", loc="left")
 
 
 def plot_gradient_bias(cloud: pd.DataFrame, long: pd.DataFrame, rare: pd.DataFrame) -> Figure:
@@ -42,7 +37,7 @@ def plot_gradient_bias(cloud: pd.DataFrame, long: pd.DataFrame, rare: pd.DataFra
 
     Columns: cloud epsilon, gap, kind; long per_turn, epsilon, gap; rare epsilon, sup, rms (left/right).
     """
-    fig, axes = plt.subplots(1, 3, figsize=SIZE)
+    fig, axes = panel_grid(3, TALL, fill=True)
     ax = axes[0]
     shown = cloud[(cloud.epsilon > 1e-3) & (cloud.gap > 1e-5)]
     _cloud(ax, shown, "epsilon", "gap")
@@ -59,7 +54,6 @@ def plot_gradient_bias(cloud: pd.DataFrame, long: pd.DataFrame, rare: pd.DataFra
         ylabel="gradient gap / (B·R_max)",
         ylim=(1e-5, 6),
     )
-    _legend(ax, loc="lower right")
     _title(ax, "a", "no instance above the line")
     _long_dialogue_panel(axes[1], long)
     ax = axes[2]
@@ -67,8 +61,7 @@ def plot_gradient_bias(cloud: pd.DataFrame, long: pd.DataFrame, rare: pd.DataFra
     ax.plot(rare.epsilon, rare["sup"], color=SHARP, label="B = supremum")
     ax.axhline(1, color=CEILING, ls=":", lw=1)
     ax.set(xscale="log", yscale="log", xlabel="accumulated collapse error ε̄", ylabel="left side / right side")
-    ax.legend(loc="upper right")
-    _title(ax, "c", "a rare act breaks the r.m.s.")
+    _title(ax, "c", "a rare act breaks the root mean square")
     return fig
 
 
@@ -79,10 +72,9 @@ def _long_dialogue_panel(ax: Axes, long: pd.DataFrame) -> None:
     ax.plot(long.per_turn, long.gap, color=CEILING, lw=1, label="exact gap")
     ax.axhline(1, color=CEILING, ls=":", lw=1)
     ax.axhspan(1, 3.2, color="#dddddd", alpha=0.5, lw=0)
-    ax.text(0.02, 1.06, "vacuous", color="#555555")
-    ax.set(xlabel="collapse error ε of each of 3 turns", ylabel="in units of B·R_max", ylim=(0, 3.2))
-    ax.legend(loc="upper left", fontsize=7)
-    _title(ax, "b", "what a loose constant costs")
+    ax.text(0.02, 2.85, "vacuous", color="#555555")
+    ax.set(xlabel="collapse error ε a turn", ylabel="in units of B·R_max", ylim=(0, 3.2))
+    _title(ax, "b", "a loose constant's cost")
 
 
 def plot_variance(cloud: pd.DataFrame, examples: pd.DataFrame) -> Figure:
@@ -90,7 +82,7 @@ def plot_variance(cloud: pd.DataFrame, examples: pd.DataFrame) -> Figure:
 
     Columns: cloud epsilon, simulator, kind; examples case, epsilon, policy, simulator, given_acts.
     """
-    fig, axes = plt.subplots(1, 2, figsize=SIZE, width_ratios=[1, 1.5])
+    fig, axes = panel_grid(2, 3.4)
     ax = axes[0]
     _cloud(ax, cloud, "epsilon", "simulator")
     x = np.linspace(0, cloud.epsilon.max(), 200)
@@ -98,21 +90,17 @@ def plot_variance(cloud: pd.DataFrame, examples: pd.DataFrame) -> Figure:
     ax.plot(x, x, color=SOURCE, label="source, ε̄")
     ax.plot(x, capped * (1 - capped), color=SHARP, label="sharp, g(ε̄)")
     ax.set(xlabel="accumulated collapse error ε̄", ylabel="simulator's variance / R_max²", ylim=(0, 0.4))
-    _legend(ax, loc="upper right", ncols=2)
     _title(ax, "a", "the bound, Doob's split")
     ax = axes[1]
     place = np.arange(len(examples))
-    ax.bar(place - 0.2, examples.policy, 0.36, color="#bbbbbb", label="Doob: made by the policy")
-    ax.bar(
-        place - 0.2, examples.simulator, 0.36, bottom=examples.policy, color=SHARP, label="Doob: made by the simulator"
-    )
-    ax.bar(place + 0.2, examples.given_acts, 0.36, color=WRONG, label="left over, given the realised acts")
+    ax.bar(place - 0.2, examples.policy, 0.36, color="#bbbbbb", label="Doob: by the policy")
+    ax.bar(place - 0.2, examples.simulator, 0.36, bottom=examples.policy, color=SHARP, label="Doob: by the simulator")
+    ax.bar(place + 0.2, examples.given_acts, 0.36, color=WRONG, label="left over, given the acts")
     for i, row in enumerate(examples.itertuples()):
-        ax.text(i, 0.275, f"ε̄ = {row.epsilon:.2f}", ha="center", fontsize=8)
-    ax.set_xticks(place, examples.case)
-    ax.set(ylabel="share of Var(R), R_max = 1", ylim=(0, 0.41))
-    ax.legend(loc="upper center", ncols=2, fontsize=7)
-    _title(ax, "b", "three diverse users: leaked, and twice no variance at all")
+        ax.text(i, 0.265, f"ε̄ = {row.epsilon:.2f}", ha="center", fontsize=6.5)
+    ax.set_xticks(place, examples.case, rotation=50, ha="right")
+    ax.set(ylabel="share of Var(R), R_max = 1", ylim=(0, 0.29))
+    _title(ax, "b", "who made the variance")
     return fig
 
 
@@ -121,18 +109,18 @@ def plot_kl_step(cloud: pd.DataFrame, sizes: pd.DataFrame) -> Figure:
 
     Columns: cloud left (rival's gain), right (the step's gain), kind; sizes instance, multiplier, share.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(7.4, 3.2))
+    fig, axes = panel_grid(2, TALL, extra=0)
     ax = axes[0]
     _cloud(ax, cloud, "right", "left")
     ax.axline((0, 0), slope=1, color=SHARP, label="equal gain")
     top = float(cloud.right.quantile(0.98))
     ax.set(xlabel="gain of π_k·exp(ηA)", ylabel="gain of a rival policy", xlim=(0, top), ylim=(-2 * top, 1.1 * top))
-    _legend(ax, loc="lower right")
     _title(ax, "a", "rivals")
     ax = axes[1]
-    for _, part in sizes.groupby("instance"):
-        ax.plot(part.multiplier, part.share, color="#9a9a9a", lw=0.8, alpha=0.7)
-    ax.axvline(1, color=SHARP, lw=1)
+    for i, (_, part) in enumerate(sizes.groupby("instance")):
+        label = "an instance" if i == 0 else "_nolegend_"
+        ax.plot(part.multiplier, part.share, color="#9a9a9a", lw=0.8, alpha=0.7, label=label)
+    ax.axvline(1, color=SHARP, lw=1, label="the step, c = 1")
     ax.set(xlabel="c in exp(c·ηA)", ylabel="share of the best gain", ylim=(-0.2, 1.1))
     _title(ax, "b", "the path of step sizes")
     return fig
@@ -143,28 +131,24 @@ def plot_concentration(laws: pd.DataFrame, entropy: pd.DataFrame, jackpot: pd.Da
 
     Columns: laws update, step, odds; entropy step, inside, entropy, ceiling; jackpot gap, step, odds.
     """
-    fig, axes = plt.subplots(1, 3, figsize=SIZE)
+    fig, axes = panel_grid(3, TALL, fill=True)
     ax = axes[0]
     styles = [(SOURCE, "-"), ("#009E73", "-"), ("#009E73", "--"), (SHARP, "-")]
     for (name, part), (colour, style) in zip(laws.groupby("update", sort=False), styles, strict=False):
         ax.plot(part.step.clip(lower=1), part.odds, color=colour, ls=style, label=name)
     ax.set(xscale="log", yscale="log", xlabel="step", ylabel="odds of the exploit", ylim=(0.08, 1e7))
-    ax.legend(loc="upper left", fontsize=7)
     _title(ax, "a", "geometric, t², t")
     ax = axes[1]
     ax.plot(entropy.step, entropy.ceiling, color="#9a9a9a", ls="--", label="ceiling at this π(A_x)")
     ax.plot(entropy.step, entropy.entropy, color=SHARP, label="entropy")
     ax.plot(entropy.step, entropy.inside, color=SOURCE, label="π(A_x)")
-    ax.axhline(np.log(3), color=CEILING, ls=":", lw=1)
-    ax.text(entropy.step.max(), np.log(3) + 0.03, "log|A_x|", ha="right")
+    ax.axhline(np.log(3), color=CEILING, ls=":", lw=1, label="log|A_x|")
     ax.set(xlabel="KL-regularised step", ylabel="nats (entropy) or share", ylim=(0, 2.5))
-    ax.legend(loc="upper right", fontsize=7)
-    _title(ax, "b", "entropy rises first, and stays")
+    _title(ax, "b", "entropy rises first, stays")
     ax = axes[2]
     for (name, part), colour in zip(jackpot.groupby("gap", sort=False), (SHARP, WRONG), strict=True):
         ax.plot(part.step, part.odds, color=colour, marker="o", ms=3, label=name)
     ax.set(yscale="log", xlabel="KL-regularised step", ylabel="odds of the exploit")
-    ax.legend(loc="center right", fontsize=7)
     _title(ax, "c", "a gap of means is not enough")
     return fig
 
@@ -174,7 +158,7 @@ def plot_measured_odds(odds: pd.DataFrame, law: pd.DataFrame, rates: pd.DataFram
 
     Columns: odds run, source, seed, step, odds_exploit; law run, source, step, odds_exploit; rates source, early, late.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(8.8, 3.9), width_ratios=[1.5, 1])
+    fig, axes = panel_grid(2, 2.8)
     palette = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
     for ((run, source), part), colour in zip(odds.groupby(["run", "source"], sort=False), palette, strict=False):
         for i, (_, one) in enumerate(part.groupby("seed")):
@@ -184,19 +168,18 @@ def plot_measured_odds(odds: pd.DataFrame, law: pd.DataFrame, rates: pd.DataFram
         axes[0].plot(line.step, line.odds_exploit, color=colour, ls="--", lw=1.2)
         pair = rates[(rates.run == run) & (rates.source == source)].dropna()
         axes[1].scatter(pair.early, pair.late, color=colour, s=18)
-    axes[0].plot([], [], color="#555555", ls="--", label="early growth, continued geometrically")
+    axes[0].plot([], [], color="#555555", ls="--", label="early growth, continued")
     axes[0].set(yscale="log", xlabel="training step", ylabel="odds of the exploit")
     axes[0].set_ylim(top=float(odds.odds_exploit.max()) * 30)
-    _title(axes[0], "a", "measured odds leave the geometric line")
+    axes[0].set_title("(a) odds leave the geometric line", loc="left", fontsize=8.5)
     growth = rates[["early", "late"]].to_numpy()
     shown = growth[np.isfinite(growth) & (growth > 0)]
     ends = (shown.min() / 1.5, shown.max() * 1.5) if len(shown) else (0.01, 1.0)
-    axes[1].plot(ends, ends, color=CEILING, ls=":", label="geometric law")
+    axes[1].plot(ends, ends, color=CEILING, ls=":", label="late as early: geometric")
     axes[1].set(xscale="log", yscale="log", xlabel="early growth (nats a step)", ylabel="late growth (nats a step)")
     axes[1].set(xlim=ends, ylim=ends)
-    axes[1].legend(loc="upper left", fontsize=7)
-    _title(axes[1], "b", "one dot a seed")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
+    axes[1].set_title("(b) one dot a seed", loc="left", fontsize=8.5)
+    shared_legend(fig)
     return fig
 
 
@@ -205,30 +188,28 @@ def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
 
     Columns: sweep rho, oracle, oracle_bound, single, single_bound; cloud left (bound), right (regret), kind.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(8.4, 3.2), width_ratios=[1.3, 1])
+    fig, axes = panel_grid(2, 2.9, extra=0)
     ax = axes[0]
-    ax.plot(sweep.rho, sweep.oracle, color="#9a9a9a", lw=4, alpha=0.6, label="regret against the oracle")
+    ax.plot(sweep.rho, sweep.oracle, color="#9a9a9a", lw=4, alpha=0.6, label="regret, oracle")
     ax.plot(sweep.rho, sweep.oracle_bound, color=SOURCE, label="ρδπ(A_x)")
-    ax.plot(sweep.rho, sweep.single, color="#56B4E9", lw=4, alpha=0.6, label="regret against the best single policy")
+    ax.plot(sweep.rho, sweep.single, color="#56B4E9", lw=4, alpha=0.6, label="regret, best single policy")
     ax.plot(sweep.rho, sweep.single_bound.clip(lower=-0.2), color=SHARP, ls="--", label="π(A_x)(ρδ − (1−ρ)·gain)")
     ax.fill_between(sweep.rho, sweep.single, sweep.oracle_bound, color=SOURCE, alpha=0.08, lw=0)
     ax.annotate(
-        "claimed without the\ncorrection, but not lost",
+        "claimed, not lost",
         (0.4, 0.27),
-        (0.62, 0.08),
+        (0.5, 0.05),
         color=SOURCE,
-        fontsize=8,
+        fontsize=7,
         arrowprops={"arrowstyle": "-", "color": SOURCE, "lw": 0.7},
     )
-    ax.set(xlabel="ρ, share of users outside the exploit's reach", ylabel="regret", ylim=(-0.05, 1.15))
-    ax.legend(loc="upper left", fontsize=7)
-    _title(ax, "a", "π = the exploit (1 off E, 0 on E); the rival earns .8")
+    ax.set(xlabel="ρ, share out of its reach", ylabel="regret", ylim=(-0.05, 1.05))
+    _title(ax, "a", "π = the exploit,\nthe rival earns .8")
     ax = axes[1]
     _cloud(ax, cloud, "right", "left")
     ax.axline((0, 0), slope=1, color=SHARP, label="bound = regret")
-    ax.set(xlabel="regret against the best single policy", ylabel="corrected bound", ylim=(-0.6, 0.7), xlim=(0, 0.7))
-    _legend(ax, loc="lower right")
-    _title(ax, "b", "random and adversarial deployments")
+    ax.set(xlabel="regret, best single policy", ylabel="corrected bound", ylim=(-0.6, 0.7), xlim=(0, 0.7))
+    _title(ax, "b", "many deployments")
     return fig
 
 
@@ -237,7 +218,7 @@ def plot_dose_response(table: pd.DataFrame) -> Figure:
 
     Columns: kind, instance, dial, distance (η̄), gap (in units of B·R_max).
     """
-    fig, ax = plt.subplots(figsize=(5.4, 3.6))
+    fig, (ax,) = panel_grid(1, 3.5, extra=0)
     colours = {"random": "#9a9a9a", "gradient ascent": "#009E73", "one bit": CEILING}
     for kind, group in table.groupby("kind", sort=False):
         for i, part in group.groupby("instance"):
@@ -249,8 +230,7 @@ def plot_dose_response(table: pd.DataFrame) -> Figure:
     ax.plot(x, x, color=SHARP, label="sharp, η̄")
     ax.axhline(1, color=CEILING, ls=":", lw=1, label="vacuous above")
     ax.set(xlabel="η̄, accumulated distance from the reference P", ylabel="gradient gap / (B·R_max)", ylim=(0, 1.9))
-    ax.legend(loc="upper left", ncols=2, fontsize=7)
-    ax.set_title("dose and response: one line a process", loc="left")
+    title_with_legend(ax, "dose and response: one line a process", ncols=3)
     return fig
 
 
@@ -259,14 +239,13 @@ def plot_nano_bias(table: pd.DataFrame) -> Figure:
 
     Columns: policy, gamma, epsilon, deviation, gap (in units of B·R_max), relative, simulator_share.
     """
-    fig, axes = plt.subplots(1, 3, figsize=SIZE)
+    fig, axes = panel_grid(3, TALL, fill=True)
     one = table[table.policy == table.policy.iloc[0]]
     axes[0].plot(one.gamma, 2 * one.epsilon, color=SOURCE, label="source, 2ε̄")
     axes[0].plot(one.gamma, one.deviation, color=SHARP, label="sharp, P(some deviation)")
     axes[0].plot(one.gamma, one.gap, color=CEILING, marker="o", ms=3, label="exact gap")
     axes[0].axhline(1, color=CEILING, ls=":", lw=1)
-    axes[0].set(yscale="log", xlabel="sharpness γ of the simulator", ylabel="in units of B·R_max", ylim=(None, 12))
-    axes[0].legend(loc="upper right", fontsize=7)
+    axes[0].set(yscale="log", xlabel="simulator's sharpness γ", ylabel="in units of B·R_max")
     _title(axes[0], "a", f"the bound, policy: {one.policy.iloc[0]}")
     for ax, column, label in (
         (axes[1], "relative", "gap / ‖∇J‖"),
@@ -274,9 +253,8 @@ def plot_nano_bias(table: pd.DataFrame) -> Figure:
     ):
         for (name, part), colour in zip(table.groupby("policy", sort=False), (CEILING, SOURCE, SHARP), strict=False):
             ax.plot(part.gamma, part[column], color=colour, marker="o", ms=3, label=name)
-        ax.set(xlabel="sharpness γ of the simulator", ylabel=label, ylim=(0, None))
-        ax.legend(loc="upper right", fontsize=7)
-    _title(axes[1], "b", "how far the gradient really moves")
+        ax.set(xlabel="simulator's sharpness γ", ylabel=label, ylim=(0, None))
+    _title(axes[1], "b", "how far it really moves")
     _title(axes[2], "c", "who makes the variance")
     return fig
 
@@ -286,7 +264,7 @@ def plot_sharpening(curves: pd.DataFrame) -> Figure:
 
     Columns: case, gamma, curve (exact, source, sharp, λ = m/ρ, λ = max/max), value.
     """
-    fig, axes = plt.subplots(1, 4, figsize=(12, 3.2))
+    fig, axes = panel_grid(4, TALL, extra=0)
     panels = (
         ("two_levels", ("source", "sharp"), "tight"),
         ("lumpy", ("source", "λ = m/ρ"), "λ read as m/ρ fails"),
@@ -302,9 +280,9 @@ def plot_sharpening(curves: pd.DataFrame) -> Figure:
             line = part[part.curve == name]
             ax.plot(line.gamma, line.value, color=colours[name], ls="--", label=name)
         ax.set(yscale="linear" if case == "long_tail" else "log", xlabel="γ")
-        ax.legend(loc="best", fontsize=7)
         _title(ax, letter, text)
-    axes[0].set_ylabel("mass of the rare set")
+    for ax in axes[::2]:
+        ax.set_ylabel("mass of the rare set")
     return fig
 
 
@@ -313,27 +291,24 @@ def plot_population(sizes: pd.DataFrame, odds: pd.DataFrame, model: pd.DataFrame
 
     Columns: sizes pool, K, gap; odds K, step, odds; model cost, K, loss, optimum.
     """
-    fig, axes = plt.subplots(1, 3, figsize=SIZE)
+    fig, axes = panel_grid(3, TALL, fill=True)
     ax = axes[0]
     for (name, part), colour in zip(
         sizes.groupby("pool", sort=False), (SHARP, "#E69F00", "#CC79A7", "#009E73"), strict=True
     ):
         ax.plot(part.K, part.gap, color=colour, marker="o", ms=3, label=name)
-    ax.set(xlabel="K checkpoints", ylabel="best exploit's advantage / Δ", ylim=(0, 1.45))
-    ax.legend(loc="upper right", fontsize=7)
-    _title(ax, "a", "K counts only if modes differ")
+    ax.set(xlabel="K checkpoints", ylabel="best exploit's advantage / Δ", ylim=(0, 1.05))
+    _title(ax, "a", "K counts if modes differ")
     ax = axes[1]
     for (k, part), alpha in zip(odds.groupby("K"), (1.0, 0.75, 0.5, 0.3), strict=True):
         ax.plot(part.step, part.odds, color="#009E73", alpha=alpha, label=f"K = {k}")
     ax.set(yscale="log", xlabel="KL-regularised step", ylabel="odds of one exploit", ylim=(0.5, 1e6))
-    ax.legend(loc="upper right", fontsize=7, ncols=2)
-    _title(ax, "b", "slower, still geometric")
+    _title(ax, "b", "slower, still geometric", ncols=2)
     ax = axes[2]
     for (cost, part), colour in zip(model.groupby("cost"), (SHARP, "#E69F00", SOURCE), strict=True):
         ax.plot(part.K, part.loss, color=colour, label=f"cost {cost:g} a step of age")
         best = part.loc[part.loss.idxmin()]
         ax.plot(best.K, best.loss, "o", color=colour, ms=5)
-    ax.set(xlabel="K checkpoints", ylabel="assumed loss", ylim=(0, 2.8))
-    ax.legend(loc="upper right", fontsize=7)
+    ax.set(xlabel="K checkpoints", ylabel="assumed loss", ylim=(0, None))
     _title(ax, "c", "MODEL: an assumed cost of staleness")
     return fig
