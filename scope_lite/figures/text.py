@@ -5,13 +5,18 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_lite.figures.style import panel_grid, shared_legend
 from scope_lite.figures.yardstick import colour_of
+
+LINE = 0.12
+"""height of a line of a reply, in inches"""
+HEAD = 66
+"""letters of a title's line"""
 
 _FAILURES = {
     "": ("read", "#0072B2"),
@@ -25,8 +30,8 @@ _FAILURES = {
 }
 
 
-def replies_side_by_side(table: pd.DataFrame, history: str, title: str, rows: int = 8, width: int = 44) -> Figure:
-    """The first replies at one history, one column per condition, word for word.
+def replies_side_by_side(table: pd.DataFrame, history: str, title: str, rows: int = 5, width: int = 42) -> Figure:
+    """The first replies at one history, a panel a condition, word for word.
 
     Columns: condition, history, reply, text (missing if the output could not be read), failure, raw.
     """
@@ -36,18 +41,15 @@ def replies_side_by_side(table: pd.DataFrame, history: str, title: str, rows: in
     heights = [
         1 + max(cells[name][i][0].count("\n") + 1 for name in conditions) for i in range(len(cells[conditions[0]]))
     ]
-    total = sum(heights)
-    head = textwrap.wrap(title, 118)
-    fig, axes = plt.subplots(
-        1, len(conditions), figsize=(2.6 * len(conditions), 0.135 * (total + 1.5 * len(head)) + 0.3), squeeze=False
-    )
-    for ax, name in zip(axes[0], conditions, strict=True):
+    head = textwrap.wrap(title, HEAD)
+    fig, axes = panel_grid(len(conditions), LINE * (sum(heights) + 2.5), LINE * (1.5 * len(head) + 1))
+    for ax, name in zip(axes, conditions, strict=True):
         _draw_column(ax, name, cells[name], heights)
-    fig.suptitle("\n".join(head), fontsize=9, x=0.01, ha="left", parse_math=False)
+    fig.suptitle("\n".join(head), fontsize=8.5, x=0.01, ha="left", parse_math=False)
     return fig
 
 
-def _cell(row: Any, width: int, lines: int = 5) -> tuple[str, bool]:
+def _cell(row: Any, width: int, lines: int = 4) -> tuple[str, bool]:
     """A reply wrapped to the column (cut after ``lines`` lines), and whether it could be read."""
     failure = row.failure or ""
     if failure:
@@ -75,7 +77,7 @@ def _draw_column(ax: Axes, name: str, cells: list[tuple[str, bool]], heights: li
         colour = "black" if readable else "#888888"
         style = "normal" if readable else "italic"
         ax.axhline(top, color="#cccccc", linewidth=0.6)
-        words = ax.text(0.01, top + 0.4, text, va="top", fontsize=7, color=colour, style=style, parse_math=False)
+        words = ax.text(0.01, top + 0.4, text, va="top", fontsize=6.5, color=colour, style=style, parse_math=False)
         words.set_in_layout(False)  # a long line must not narrow its column
         top += height
 
@@ -87,7 +89,7 @@ def parse_outcomes(table: pd.DataFrame, title: str) -> Figure:
     """
     shown = table[table["condition"].str.startswith("VS")]
     names = list(dict.fromkeys(shown["condition"]))
-    fig, ax = plt.subplots(figsize=(7.6, 0.9 + 0.5 * len(names)))
+    fig, (ax,) = panel_grid(1, 1.2 + 0.4 * len(names))
     left = np.zeros(len(names))
     for reason, (label, colour) in _FAILURES.items():
         shares = np.array([(shown.loc[shown["condition"] == name, "failure"] == reason).mean() for name in names])
@@ -97,6 +99,6 @@ def parse_outcomes(table: pd.DataFrame, title: str) -> Figure:
     ax.set(xlim=(0, 1), xlabel="share of outputs")
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_title(title, loc="left")
-    ax.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    ax.set_title(textwrap.fill(title, HEAD), loc="left", fontsize=8.5)
+    shared_legend(fig)
     return fig

@@ -19,11 +19,20 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from scope_lite.figures.style import METHOD_COLOURS, footnote
+from scope_lite.figures.style import (
+    COLUMN,
+    METHOD_COLOURS,
+    WIDTH,
+    footnote,
+    name_rows,
+    panel_grid,
+    shared_legend,
+    title_with_legend,
+)
 
 PEOPLE = "people"
-COLUMN = 3.54
-"""inches: a column of 9 cm"""
+NARROW = 24
+"""letters of a line of the title of a panel whose axis is shared"""
 UNREAD = "too few could be read"
 LEVELS = {"string": "the same words", "cluster": "alike in wording", "act": "the same dialogue act"}
 _KINDS = {"people": "#000000", "direct": METHOD_COLOURS["single"], "personas": METHOD_COLOURS["persona"],
@@ -53,11 +62,7 @@ def act_yardstick(table: pd.DataFrame, note: str, title: str = "How varied is th
     names = list(dict.fromkeys(table["condition"]))
     panels = {"entropy": "entropy (nats)", "mode_share": "share of the most\ncommon act"}
     fig = plt.figure(figsize=(COLUMN, 1.5 + 0.235 * len(names)))
-    # a strip of its own below the panels keeps the legend clear of the note
-    layout = fig.add_gridspec(2, 2, height_ratios=[len(names), 0.6])
-    left = fig.add_subplot(layout[0, 0])
-    axes = (left, fig.add_subplot(layout[0, 1], sharey=left))
-    axes[1].tick_params(labelleft=False)
+    axes = fig.subplots(1, 2, sharey=True)
     for ax, (column, label) in zip(axes, panels.items(), strict=True):
         people = table[table["condition"] == PEOPLE].iloc[0]
         ax.axvspan(people[f"{column}_low"], people[f"{column}_high"], color="black", alpha=0.12, lw=0)
@@ -75,9 +80,8 @@ def act_yardstick(table: pd.DataFrame, note: str, title: str = "How varied is th
     axes[0].set_ylim(len(names) - 0.45, -0.55)
     axes[0].set_xlim(0, None)
     axes[1].set_xlim(0, 1.02)
-    fig.suptitle(title, fontsize=9, fontweight="bold", x=0.01, ha="left", parse_math=False)
-    _legend(fig.add_subplot(layout[1, :]))
-    footnote(fig, textwrap.fill(note, 64))
+    _legend(fig, title)
+    footnote(fig, note)
     return fig
 
 
@@ -85,8 +89,7 @@ def _draw_condition(ax: Axes, place: int, rows: pd.DataFrame, column: str) -> No
     colour = colour_of(str(rows["condition"].iloc[0]))
     seen = rows[rows[column].notna()]
     if seen.empty:
-        ax.annotate(UNREAD, (0.04, place), xycoords=("axes fraction", "data"), fontsize=6.5, style="italic",
-                    color="#777777", va="center", bbox={"facecolor": "white", "lw": 0, "pad": 0.5})  # fmt: skip
+        _say_unread(ax, place)
     for row in seen.itertuples():
         pooled = row.view == "given the act"
         low, high = getattr(row, f"{column}_low"), getattr(row, f"{column}_high")
@@ -97,15 +100,20 @@ def _draw_condition(ax: Axes, place: int, rows: pd.DataFrame, column: str) -> No
                 mec="white" if pooled else colour, mew=0.6 if pooled else 0.9, zorder=3)  # fmt: skip
 
 
-def _legend(ax: Axes) -> None:
-    ax.axis("off")
+def _say_unread(ax: Axes, place: int, why: str = UNREAD) -> None:
+    ax.annotate(why, (0.04, place), xycoords=("axes fraction", "data"), fontsize=6.5, style="italic", color="#777777",
+                va="center", bbox={"facecolor": "white", "lw": 0, "pad": 0.5})  # fmt: skip
+
+
+def _legend(fig: Figure, title: str) -> None:
     dot: dict[str, Any] = {"color": "#555555", "ls": "none", "marker": "o"}
     handles = [
         Line2D([], [], ms=5, **dot),
         Line2D([], [], ms=3.4, mfc="white", **dot),
         Patch(color="black", alpha=0.18, lw=0),
     ]
-    ax.legend(handles, ["after the same act", "at one history", "people, 95 %"], loc="center", ncols=3,
+    fig.legend(handles, ["after the same act", "at one history", "people, 95 %"], loc="outside upper left", ncols=3,
+               title=title, title_fontproperties={"size": 9, "weight": "bold"}, alignment="left",
                fontsize=6.8, handletextpad=0.4, columnspacing=0.9, handlelength=1.2, borderpad=0.1)  # fmt: skip
 
 
@@ -116,7 +124,8 @@ def recovery(table: pd.DataFrame, note: str) -> Figure:
     """
     references = list(dict.fromkeys(table["reference"]))
     names = [name for name in dict.fromkeys(table["condition"])]
-    fig, axes = plt.subplots(1, len(references), figsize=(7.2, 1.3 + 0.25 * len(names)), sharey=True, squeeze=False)
+    fig = plt.figure(figsize=(WIDTH, 1.4 + 0.25 * len(names)))
+    axes = fig.subplots(1, len(references), sharey=True, squeeze=False)
     for ax, reference in zip(axes[0], references, strict=True):
         part = table[table["reference"] == reference].set_index("condition")
         floor = part.index[0] if reference == PEOPLE else "direct, T = 1"
@@ -126,13 +135,13 @@ def recovery(table: pd.DataFrame, note: str) -> Figure:
                 continue
             row, colour = part.loc[name], colour_of(name)
             if np.isnan(row["distance"]):
-                ax.text(0.02, place, UNREAD, fontsize=7, style="italic", color="#777777", va="center")
+                _say_unread(ax, place)
                 continue
             ax.plot([row["distance_low"], row["distance_high"]], [place, place], color=colour, lw=2)
             mark = "D" if name == PEOPLE else "o"
             ax.plot(row["distance"], place, mark, ms=6, color=colour, mec="white", mew=0.7, zorder=3)
-        ax.set(xlim=(0, 1), xlabel="total variation of dialogue acts")
-        ax.set_title(f"from {reference}", loc="left")
+        ax.set(xlim=(0, 1.02), xlabel="total variation of acts")
+        ax.set_title(textwrap.fill(f"from {reference}", NARROW), loc="left", fontsize=8.5)
         ax.grid(axis="y", visible=False)
     axes[0][0].set_yticks(range(len(names)), names)
     axes[0][0].set_ylim(len(names) - 0.5, -0.5)
@@ -148,29 +157,30 @@ def mode_shares(measures: pd.DataFrame, summary: pd.DataFrame, title: str) -> Fi
     """
     levels = [level for level in LEVELS if summary.loc[summary["level"] == level, "mode_share"].notna().any()]
     names = list(dict.fromkeys(summary["condition"]))
-    fig, axes = plt.subplots(1, len(levels), figsize=(7.6, 1.2 + 0.36 * len(names)), sharey=True, squeeze=False)
+    fig, axes = panel_grid(len(levels), 0.7 + 0.3 * len(names))
     floor = 1 / measures["outputs"].max()
-    for ax, level in zip(axes[0], levels, strict=True):
+    for ax, level in zip(axes, levels, strict=True):
         for place, name in enumerate(names):
             mine = (summary["condition"] == name) & (summary["level"] == level)
             values = measures.loc[(measures["condition"] == name) & (measures["level"] == level), "mode_share"]
             _draw_shares(ax, place, values, summary[mine].iloc[0], floor)
-        ax.axvline(floor, color="black", linestyle="--", linewidth=0.8)
-        ax.set(xlim=(0, 1.02), title=LEVELS[level])
+        ax.axvline(floor, color="black", linestyle="--", linewidth=0.8, label="floor 1/n: all different")
+        ax.set(xlim=(0, 1.02), xlabel="share of the most common")
+        ax.set_title(LEVELS[level], loc="left", fontsize=8.5)
         ax.grid(axis="y", visible=False)
-    axes[0][0].set_yticks(range(len(names)), names)
-    axes[0][0].set_ylim(len(names) - 0.4, -0.7)
-    axes[0][0].annotate("floor 1/n", (floor, len(names) - 0.45), (4, 2), textcoords="offset points", fontsize=7)
-    fig.supxlabel("share of the most common reply (1 = fully collapsed)", fontsize=9)
-    fig.suptitle(title, fontsize=9, parse_math=False)
+    name_rows(axes, names)
+    grey: dict[str, Any] = {"color": "#555555", "marker": "o"}
+    axes[0].plot([], [], ms=3, ls="", alpha=0.5, mew=0, label="one history", **grey)
+    axes[0].plot([], [], ms=5, label="mean, 95 % interval", **grey)
+    shared_legend(fig)
+    fig.suptitle(textwrap.fill(title, 66), fontsize=8.5, x=0.01, ha="left", parse_math=False)
     return fig
 
 
 def _draw_shares(ax: Axes, place: int, values: pd.Series, summary: pd.Series, floor: float) -> None:
     seen = values.dropna().to_numpy()
     if not len(seen):
-        why = UNREAD if summary["failure_rate"] > 0.5 else "not known here"
-        ax.text(0.14, place, why, fontsize=7, style="italic", color="#777777", va="center")
+        _say_unread(ax, place, UNREAD if summary["failure_rate"] > 0.5 else "not known here")
         return
     colour = colour_of(str(summary["condition"]))
     # Above the mean's row and spread, so that equal values stay countable.
@@ -186,13 +196,12 @@ def size_curves(entropy: pd.DataFrame, shares: pd.DataFrame, condition: str, not
 
     Columns of both: condition, level, replies, measure, mean, low, high.
     """
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.9))
+    fig, axes = panel_grid(2, 2.7)
     estimators = {"plug-in": "#7f7f7f", "Miller-Madow": "#E69F00", "Chao-Shen": "#0072B2"}
     rows = entropy[entropy["condition"] == condition]
     for name, colour in estimators.items():
         _draw_curve(axes[0], rows[rows["measure"] == name], colour, name)
-    axes[0].set_title("entropy of the dialogue act (nats)", loc="left")
-    axes[0].legend()
+    title_with_legend(axes[0], "entropy of the act (nats)")
     levels = {"string": "#009E73", "cluster": "#CC79A7", "act": "#D55E00"}
     for level, colour in levels.items():
         part = shares[(shares["condition"] == condition) & (shares["level"] == level)]
@@ -200,9 +209,9 @@ def size_curves(entropy: pd.DataFrame, shares: pd.DataFrame, condition: str, not
         _draw_curve(axes[1], part[part["measure"] == "mode share, cross-validated"], colour, None, "--")
     sizes = np.array(sorted(set(shares["replies"])))
     axes[1].plot(sizes, 1 / sizes, ":", color="black", lw=1, label="floor 1/n")
-    axes[1].set_title("most common; dashed: cross-validated", loc="left")
+    axes[1].plot([], [], "--", color="#555555", label="cross-validated")
     axes[1].set_ylim(0, 1)
-    axes[1].legend(fontsize=7.5)
+    title_with_legend(axes[1], "share of the most common")
     for ax in axes:
         ax.set_xscale("log", base=2)
         ax.set_xticks(sizes, [str(n) for n in sizes])
@@ -223,18 +232,18 @@ def token_level(table: pd.DataFrame, note: str) -> Figure:
     Columns: condition, tokens, mode_probability and entropy, each with ``_low`` and ``_high``.
     """
     panels: Sequence[tuple[str, str]] = (
-        ("mode_probability", "probability of the most likely opening"),
+        ("mode_probability", "P(the most likely opening)"),
         ("entropy", "entropy of the opening (nats)"),
     )
-    fig, axes = plt.subplots(1, 2, figsize=(7.2, 2.7))
+    fig, axes = panel_grid(2)
     for ax, (column, title) in zip(axes, panels, strict=True):
         for condition, rows in table.groupby("condition", sort=False):
             colour = colour_of(str(condition))
             ax.plot(rows["tokens"], rows[column], "o-", ms=4, color=colour, label=condition)
             ax.fill_between(rows["tokens"], rows[f"{column}_low"], rows[f"{column}_high"], color=colour, alpha=0.12,
                             lw=0)  # fmt: skip
-        ax.set_title(title, loc="left")
+        ax.set_title(title, loc="left", fontsize=8.5)
         ax.set(xlabel="first k tokens", xticks=sorted(set(table["tokens"])), ylim=(0, None))
-    axes[0].legend()
+    shared_legend(fig)
     footnote(fig, note)
     return fig
