@@ -7,6 +7,7 @@ name into columns, ``add_mode`` adds how far the simulator's mode has moved.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
-from scope_lite.figures.style import METHOD_COLOURS, WIDTH, footnote, panel_grid, shared_legend
+from scope_lite.figures.style import METHOD_COLOURS, ROW_NAME, WIDTH, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
 from scope_lite.stats import t_interval
 
@@ -136,23 +137,24 @@ def reward_ablation(table: pd.DataFrame) -> Figure:
 
 
 def two_seats(seats: Mapping[str, Sequence[tuple[str, bool]]]) -> Figure:
-    """One dialogue as each seat has it: filled words were generated (trained on), hollow ones heard (masked).
+    """One dialogue as each seat has it, downwards: filled words were generated and trained on, hollow ones heard.
 
     Args:
         seats: seat -> its words in order, with whether it generated them; all begin with the same word.
     """
-    width = max(len(words) for words in seats.values())
-    fig, ax = plt.subplots(figsize=(0.92 * width + 0.6, 0.5 * len(seats) + 0.6))
+    length = max(len(words) for words in seats.values())
+    fig, ax = plt.subplots(figsize=(WIDTH, 0.22 * length + 0.7))
     colours = {"policy": METHOD_COLOURS["single"], "simulator": METHOD_COLOURS["cotraining"]}
-    for row, (name, words) in enumerate(seats.items()):
+    for column, (name, words) in enumerate(seats.items()):
         for i, (word, generated) in enumerate(words):
             fill = colours[name] if generated else "none"
-            box = plt.Rectangle((i - 0.47, row - 0.36), 0.94, 0.72, fc=fill, ec=colours[name], alpha=0.6)
+            box = plt.Rectangle((column - 0.36, i - 0.42), 0.72, 0.84, fc=fill, ec=colours[name], alpha=0.6)
             ax.add_patch(box)
-            ax.text(i, row, word, ha="center", va="center", fontsize=6.8)
-    ax.set(xlim=(-0.6, width - 0.4), ylim=(len(seats) - 0.5, -0.5))
-    ax.set_yticks(range(len(seats)), list(seats))
-    ax.set_xticks([])
+            ax.text(column, i, word, ha="center", va="center", fontsize=8)
+    ax.set(xlim=(-0.5, len(seats) - 0.5), ylim=(length - 0.5, -0.5))
+    ax.xaxis.tick_top()
+    ax.set_xticks(range(len(seats)), list(seats))
+    ax.set_yticks([])
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
@@ -166,8 +168,8 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     columns = [c for c in table.columns if c.startswith(ANSWER)]
     said = [c for c in columns if table[c].max() > 0.02]
     colours = dict(zip(_favourite_first(columns, table), REPLY_COLOURS, strict=False))
-    size = (max(1.75 * len(seeds) + 1.2, 5.0), 1.15 * len(kinds) + 1.1)
-    fig, axes = plt.subplots(len(kinds), len(seeds), figsize=size, squeeze=False, sharex=True, sharey=True)
+    fig = plt.figure(figsize=(WIDTH, 1.15 * len(kinds) + 1.2))
+    axes = fig.subplots(len(kinds), len(seeds), squeeze=False, sharex=True, sharey=True)
     for row, kind in zip(axes, kinds, strict=True):
         for ax, seed in zip(row, seeds, strict=True):
             run = table[(table["kind"] == kind) & (table["seed"] == seed)].sort_values("step")
@@ -182,7 +184,7 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
         ax.set_xlabel("step")
     patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for c, colour in colours.items() if c in said]
     names = [c.removeprefix(ANSWER) for c in colours if c in said]
-    fig.legend(patches, names, loc="outside upper center", ncols=min(len(names), 4))
+    fig.legend(patches, names, loc="outside upper center", ncols=min(len(names), 3), fontsize=7.5)
     footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
     return fig
 
@@ -200,14 +202,14 @@ def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
 
     Columns of ``end``: kind, gamma, seed and ``columns``; one axes a column.
     """
-    fig, axes = plt.subplots(1, len(columns), figsize=(3.2 * len(columns), 2.9), squeeze=False, sharey=True)
-    for ax, column in zip(axes[0], columns, strict=True):
+    fig, axes = panel_grid(len(columns))
+    for ax, column in zip(axes, columns, strict=True):
         for k, (kind, colour) in enumerate(KIND_COLOURS.items()):
             rows = end[end["kind"] == kind]
             draw_doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
         ax.set(xlabel="sharpness γ₀ at the start")
         ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
-    _legend(fig, axes[0][0])
+    shared_legend(fig)
     footnote(fig, note(end).replace("(thin lines)", "(points), end of training"))
     return fig
 
@@ -218,16 +220,18 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
     Args:
         panels: title -> values in [0, 1], indexed by (row, column, seed) of the map.
     """
-    shapes = [[len(s.index.unique(level)) for level in (0, 1)] for s in panels.values()]
-    height, width = (max(shape[i] for shape in shapes) for i in (0, 1))
-    size = ((0.85 * width + 0.3) * len(panels) + 1.4, 0.55 * height + 1.3)
-    fig, axes = plt.subplots(1, len(panels), figsize=size, squeeze=False, sharey=True)
-    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
+    rows = max(len(values.index.unique(0)) for values in panels.values())
+    fig, axes = panel_grid(len(panels), 0.9 + 0.42 * rows, extra=0.3)
+    for i, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=True)):
         image = _draw_cells(ax, values)
         ax.set_title(title, loc="left", fontsize=8.5)
-        ax.set(xlabel=xlabel)
-    axes[0][0].set(ylabel=ylabel)
-    fig.colorbar(image, ax=axes[0].tolist(), shrink=0.9, pad=0.02)
+        ax.set_xlabel(xlabel, fontsize=8)
+        if i % 2:
+            ax.set_yticklabels([])
+        else:
+            ax.set(ylabel=ylabel)
+    bar = fig.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=30)
+    bar.ax.tick_params(labelsize=7.5)
     seeds = next(iter(panels.values())).index.unique(2).tolist()
     footnote(fig, f"nano · end of training, a strip a seed (0 to {max(seeds)} from the left), with their mean")
     return fig
@@ -245,8 +249,8 @@ def _draw_cells(ax: Axes, values: pd.Series) -> plt.cm.ScalarMappable:
             mean = wide.loc[(r, c)].mean()
             box = {"boxstyle": "round,pad=0.15", "fc": "w", "ec": "none", "alpha": 0.8}
             ax.text(j, i, f"{mean:.2f}", ha="center", va="center", fontsize=7, bbox=box)
-    ax.set_xticks(range(len(columns)), [_tick(c) for c in columns])
-    ax.set_yticks(range(len(rows)), [_tick(r) for r in rows])
+    ax.set_xticks(range(len(columns)), [_tick(c) for c in columns], fontsize=8)
+    ax.set_yticks(range(len(rows)), [_tick(r) for r in rows], fontsize=8)
     for at in np.arange(1, len(columns)) - 0.5:
         ax.axvline(at, color="w", lw=2)
     for at in np.arange(1, len(rows)) - 0.5:
@@ -266,20 +270,21 @@ def fake_variance(means: pd.DataFrame) -> Figure:
     Columns of ``means``: rule, kind, gamma, seed and both variances; a larger point is a sharper start.
     """
     rules = list(means["rule"].unique())
-    fig, axes = plt.subplots(1, len(rules), figsize=(3.1 * len(rules), 3.1), squeeze=False, sharex=True, sharey=True)
+    fig, axes = panel_grid(len(rules), 2.3)
     gammas = sorted(means["gamma"].unique())
     top = 1.08 * max(means[VARIANCE].max(), means[UNEXPLAINED].max())
-    for ax, rule in zip(axes[0], rules, strict=True):
+    for ax, rule in zip(axes, rules, strict=True):
         ax.axline((0, 0), slope=1, color="#444444", lw=0.8, ls=":")
         for kind, colour in KIND_COLOURS.items():
             rows = means[(means["rule"] == rule) & (means["kind"] == kind)]
             sizes = 8 + 10 * np.searchsorted(gammas, rows["gamma"])
             ax.scatter(rows[VARIANCE], rows[UNEXPLAINED], sizes, color=colour, alpha=0.65, lw=0, label=kind)
-        ax.set(xlabel="variance of the policy's reward", xlim=(0, top), ylim=(0, top), aspect="equal")
+        ax.set(xlabel="variance of the reward", xlim=(0, top), ylim=(0, top), aspect="equal")
         ax.locator_params(nbins=5)
         ax.set_title(rule, loc="left", fontsize=8.5)
-    axes[0][0].set(ylabel="part not explained by its acts")
-    _legend(fig, axes[0][0])
+    for ax in axes[::2]:
+        ax.set(ylabel="part unexplained by acts")
+    shared_legend(fig)
     footnote(fig, "nano · a point a run; larger: sharper start; dotted: all of it unexplained")
     return fig
 
@@ -288,19 +293,21 @@ def ends_by_variant(
     end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str], limits: tuple[float, float] = (-0.03, 1.03)
 ) -> Figure:
     """One line a variant, an axes a column: a small point a seed, the mean with its 95 % t-interval."""
-    size = (2.5 * len(columns) + 1.4, 0.3 * len(colours) + 1.1)
-    fig, axes = plt.subplots(1, len(columns), figsize=size, squeeze=False, sharey=True)
-    for ax, column in zip(axes[0], columns, strict=True):
+    fig, axes = panel_grid(len(columns), 0.7 + 0.27 * len(colours))
+    for ax, column in zip(axes, columns, strict=True):
         for i, (variant, colour) in enumerate(colours.items()):
             values = end.loc[end["variant"] == variant, column].to_numpy(dtype=float)
             interval = t_interval(values)
             half = 0 if interval.n == 1 else interval.high - interval.mean
             ax.plot(values, np.full(len(values), i + 0.22), "o", ms=3, alpha=0.5, color=colour, mew=0)
             ax.errorbar(interval.mean, i, xerr=half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
-        ax.set_title(NAMES.get(column, LABELS.get(column, column)), loc="left", fontsize=8.5)
+        title = NAMES.get(column, LABELS.get(column, column))
+        ax.set_title(textwrap.fill(title, ROW_NAME), loc="left", fontsize=8.5)
         ax.set(xlim=limits)
-    axes[0][0].set_yticks(range(len(colours)), list(colours))
-    axes[0][0].set_ylim(len(colours) - 0.4, -0.6)
+    name_rows(axes, list(colours))
+    axes[0].plot([], [], "o", ms=3, alpha=0.5, color="#555555", mew=0, label="a run")
+    axes[0].plot([], [], "o-", ms=5, color="#555555", label="mean, 95 % interval")
+    shared_legend(fig)
     footnote(fig, note(end).replace("(thin lines)", "(small points)"))
     return fig
 
@@ -334,14 +341,14 @@ def pay_when_found(found: pd.DataFrame, robust: float) -> Figure:
         found: from ``when_found``.
         robust: what a strategy earns that serves everyone; the dashed line.
     """
-    fig, ax = plt.subplots(figsize=(4.4, 2.9))
+    fig, (ax,) = panel_grid(1, 2.9, extra=0)
     for kind, rows in found.groupby("kind"):
         ax.plot(rows["pays"], rows["end"], "o", ms=5, alpha=0.6, mew=0, color=KIND_COLOURS[str(kind)], label=kind)
     ax.axvline(robust, color="k", ls="--", lw=1)
     ax.annotate("asking earns this", (robust - 0.02, 0.5), fontsize=7.5, ha="right", va="center")
     ax.set(xlabel="what the exploit pays when the policy finds it", ylabel="weight on it at the end")
     ax.set(xlim=(-0.03, 1.03), ylim=(-0.05, 1.05))
-    _legend(fig, ax)
+    shared_legend(fig)
     footnote(
         fig, f"nano · persuasion · {len(found)} runs, each a point; found: weight above {FOUND_AT:g}, every 10 steps"
     )
@@ -365,8 +372,3 @@ def figure_17(table: pd.DataFrame) -> Figure:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
     footnote(fig, note(table).replace("(thin lines)", "(points)"))
     return fig
-
-
-def _legend(fig: Figure, ax: Axes) -> None:
-    handles, names = ax.get_legend_handles_labels()
-    fig.legend(handles, names, loc="outside upper center", ncols=3)
