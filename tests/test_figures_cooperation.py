@@ -47,7 +47,7 @@ def test_figure_23_leaves_out_what_a_table_does_not_have(table):
 def test_values_are_written_into_their_cells():
     values = pd.DataFrame({"eager": [0.84, 0.48], "steady": [0.0, 0.68]}, index=["exploit", "talk"])
     figure = figures.convention_values(values, pd.DataFrame({"eager": [0.5], "steady": [0.18]}, index=["P"]))
-    written = {(int(t.get_position()[1]), int(t.get_position()[0])): t.get_text() for t in figure.axes[1].texts}
+    written = {tuple(map(int, t.get_position())): t.get_text() for t in figure.axes[1].texts}
     assert written == {(0, 0): "0.84", (0, 1): "0.00", (1, 0): "0.48", (1, 1): "0.68"}
 
 

@@ -42,9 +42,9 @@ def test_the_causal_plot_shows_every_run_at_its_measured_dose(doses):
 
 
 def test_interventions_are_coloured_by_kind_and_labelled_once(doses):
-    ax = figures.interventions(doses).axes[0]
-    assert [text.get_text() for text in ax.get_legend().texts] == ["sharpness", "other"]
-    assert len(points(ax)) == len(doses)
+    fig = figures.interventions(doses)
+    assert [text.get_text() for text in fig.legends[0].texts] == ["sharpness", "other"]
+    assert len(points(fig.axes[0])) == len(doses)
 
 
 def test_sampled_epsilon_has_an_axes_a_simulator_and_both_estimates():
@@ -69,7 +69,7 @@ def test_variant_dots_name_each_variant_once_and_skip_what_is_not_measured():
     end = runs(["single", "mine"], a=0.5, b=0.2)
     end.loc[end["variant"] == "mine", "b"] = np.nan
     figure = figures.variant_dots(end, {"a": "first", "b": "second"})
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["mine", "RL (Single)"]
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["RL (Single)", "mine"]
     assert len(points(figure.axes[0])) == 6 and len(points(figure.axes[1])) == 3
 
 

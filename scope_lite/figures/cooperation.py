@@ -5,12 +5,13 @@ From the tables ``cooperation`` and ``cooperation_small`` (one row per run and e
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
+import textwrap
+
 import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.contrasts import COMMON, like_for_like
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, panel_grid, shared_legend
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import SIMULATOR_COLOURS, draw_curves, note
 
 TRAINED_WITH = tuple(SIMULATOR_COLOURS)
@@ -62,30 +63,29 @@ def figure_23(table: pd.DataFrame) -> Figure:
 
 
 def convention_values(values: pd.DataFrame, shares: pd.DataFrame) -> Figure:
-    """Exact reward of scripted policies by the partner's convention, under how often each convention is met.
+    """Exact reward of scripted policies by the partner's convention, beside how often each convention is met.
 
     Args:
         values: a row a policy, a column a convention, rewards in [0, 1].
         shares: rows such as "P" and "real", the same columns, shares of the partners.
     """
-    fig, axes = plt.subplots(
-        2, 1, figsize=(0.85 * len(values.columns) + 2.6, 0.42 * (len(values) + len(shares)) + 1.6),
-        height_ratios=(len(shares), len(values)), sharex=True,
-    )  # fmt: skip
+    fig, axes = panel_grid(2, 0.9 + 0.25 * len(values.columns), extra=0.5)
     for ax, rows, cmap, title in (
         (axes[0], shares, "Greys", "share of the partners"),
         (axes[1], values, "cividis", "reward with them, exactly"),
     ):
-        ax.imshow(rows.to_numpy(), vmin=0, vmax=1, cmap=cmap, aspect="auto")
+        ax.imshow(rows.to_numpy().T, vmin=0, vmax=1, cmap=cmap, aspect="auto")
         for i in range(len(rows)):
             for j in range(len(rows.columns)):
                 value = rows.iloc[i, j]
                 bright = value < 0.6 if cmap == "cividis" else value > 0.6
-                ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if bright else "k")
-        ax.set_yticks(range(len(rows)), rows.index)
+                ax.text(i, j, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if bright else "k")
+        ax.set_xticks(range(len(rows)), [textwrap.fill(str(name), 14) for name in rows.index], fontsize=7)
         ax.set_title(title, loc="left", fontsize=8.5)
         ax.grid(False)
         ax.tick_params(length=0)
-    axes[1].set_xticks(range(len(values.columns)), values.columns)
+    name_rows(axes, list(values.columns))
+    for ax in axes:
+        ax.set_ylim(len(values.columns) - 0.5, -0.5)
     footnote(fig, "nano · coding · every dialogue enumerated")
     return fig

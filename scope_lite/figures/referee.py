@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from scope_lite.contrasts import COMMON
-from scope_lite.figures.style import METHOD_LABELS, footnote
+from scope_lite.figures.style import METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS
 from scope_lite.stats import Interval, t_interval
 
@@ -27,7 +27,7 @@ ESTIMATES = {
 SUMMARY_MARKS = {"best": ("^", RED), "auc": ("s", "#7f7f7f"), "end": ("o", BLUE)}
 BINS = 5
 DOSE = r"$\bar\varepsilon_H$"
-TITLES = {**LABELS, COMMON: "reward, simulators unseen by all"}
+TITLES = {**LABELS, COMMON: "reward, unseen by all"}
 
 
 def sampled_epsilon(table: pd.DataFrame) -> Figure:
@@ -36,8 +36,8 @@ def sampled_epsilon(table: pd.DataFrame) -> Figure:
     Columns: variant, seed, step, exact, plug_in, cross_validated; one axes a variant.
     """
     variants = list(dict.fromkeys(table["variant"]))
-    fig, axes = plt.subplots(1, len(variants), figsize=(2.8 * len(variants) + 0.4, 2.9), squeeze=False, sharex=True)
-    for ax, variant in zip(axes[0], variants, strict=True):
+    fig, axes = panel_grid(len(variants))
+    for ax, variant in zip(axes, variants, strict=True):
         rows = table[table["variant"] == variant]
         for _, run in rows.groupby("seed"):
             ax.plot(run["step"], run["exact"], color="k", lw=0.5, alpha=0.4)
@@ -47,8 +47,9 @@ def sampled_epsilon(table: pd.DataFrame) -> Figure:
             ax.plot(mean.index, mean[column], marker, color=colour, ms=4.5, label=label, alpha=0.8)
         ax.set(xlabel="step", ylim=(0, None))
         ax.set_title(METHOD_LABELS.get(str(variant), str(variant)), loc="left", fontsize=8.5)
-    axes[0][0].set_ylabel("collapse error ε a turn")
-    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    for ax in axes[::2]:
+        ax.set_ylabel("collapse error ε a turn")
+    shared_legend(fig)
     seeds = table["seed"].nunique()
     footnote(
         fig, f"nano · persuasion · {seeds} seed{'s' if seeds > 1 else ''} (thin lines: exact), each axes its own scale"
@@ -74,12 +75,12 @@ def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
 
     Columns: gamma, seed, epsilon_h, epsilon_h_start, unseen_loss, real_loss. ``half``: the dose of half the loss.
     """
-    fig, axes = plt.subplots(1, 3, figsize=(9.4, 3.2), sharey=True)
     panels = (
         ("epsilon_h", "unseen_loss", "(a) unseen simulators", f"{DOSE}, mean over training"),
         ("epsilon_h", "real_loss", "(b) real users", f"{DOSE}, mean over training"),
-        ("epsilon_h_start", "unseen_loss", "(c) unseen, by the dose at the start", f"{DOSE}, first evaluation"),
+        ("epsilon_h_start", "unseen_loss", "(c) unseen, dose at the start", f"{DOSE}, first evaluation"),
     )
+    fig, axes = panel_grid(len(panels))
     gammas = sorted(doses["gamma"].unique())
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(gammas)))
     for ax, (x, y, title, xlabel) in zip(axes, panels, strict=True):
@@ -89,15 +90,16 @@ def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
         ax.axhline(0, color="k", lw=0.8)
         ax.set(xscale="log", xlabel=xlabel)
         # within one decade matplotlib would label every minor tick, one over the other
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_title(title, loc="left", fontsize=8.5)
     if half is not None:
         axes[0].axvspan(half.low, half.high, color="k", alpha=0.08, lw=0)
         axes[0].axvline(half.mean, color="k", lw=0.8, ls="--")
-    axes[0].set_ylabel("reward lost (control − run), end")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(gammas))
+    for ax in axes[::2]:
+        ax.set_ylabel("reward lost (control − run)")
+    shared_legend(fig)
     seeds = doses["seed"].nunique()
     shaded = "; dashed: half of the loss is reached" if half is not None else ""
     footnote(fig, f"nano · persuasion · {seeds} seeds (points), paired by seed, 95 % t-intervals both ways{shaded}")
@@ -110,7 +112,7 @@ def interventions(doses: pd.DataFrame) -> Figure:
     Columns: kind, variant, seed, epsilon_h, real_loss (runs with other training simulators have other unseen ones); one
     colour a kind, one cross a variant.
     """
-    fig, ax = plt.subplots(figsize=(5.6, 3.6))
+    fig, (ax,) = panel_grid(1, 2.9, extra=1.1)
     for (kind, rows), colour in zip(
         doses.groupby("kind", sort=False), (BLUE, SKY, PINK, RED, GREEN, AMBER), strict=False
     ):
@@ -123,7 +125,7 @@ def interventions(doses: pd.DataFrame) -> Figure:
     # the runs set the range: an interval of two seeds reaches far beyond what is possible
     low, high = doses["real_loss"].min(), doses["real_loss"].max()
     ax.set_ylim(low - 0.15 * (high - low), high + 0.15 * (high - low))
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7.5)
+    shared_legend(fig)
     seeds = doses.groupby(["kind", "variant"])["seed"].nunique()
     several = f"{seeds.min()} to {seeds.max()}" if seeds.min() < seeds.max() else str(seeds.max())
     footnote(fig, f"nano · persuasion · {several} seeds (points), end of training, 95 % t-intervals both ways")
@@ -132,18 +134,16 @@ def interventions(doses: pd.DataFrame) -> Figure:
 
 def variant_dots(end: pd.DataFrame, columns: Mapping[str, str], labels: Mapping[str, str] = METHOD_LABELS) -> Figure:
     """Every variant on several columns: a point a seed, the mean with its interval; ``columns`` names the axes."""
-    variants = list(dict.fromkeys(end["variant"]))[::-1]
-    fig, axes = plt.subplots(
-        1, len(columns), figsize=(2.2 * len(columns) + 2.2, 0.36 * len(variants) + 1.3), sharey=True, squeeze=False
-    )
-    for ax, (column, title) in zip(axes[0], columns.items(), strict=True):
+    variants = list(dict.fromkeys(end["variant"]))
+    fig, axes = panel_grid(len(columns), 0.8 + 0.24 * len(variants), extra=0.3)
+    for ax, (column, title) in zip(axes, columns.items(), strict=True):
         for at, variant in enumerate(variants):
             values = end.loc[end["variant"] == variant, column].dropna()
             if len(values):
                 _row(ax, at, values, BLUE, "o")
         ax.set(xlim=(-0.03, 1.03), xlabel="reward")
         ax.set_title(title, loc="left", fontsize=8.5)
-        ax.set_yticks(range(len(variants)), [labels.get(str(v), str(v)) for v in variants])
+    name_rows(axes, [labels.get(str(v), str(v)) for v in variants])
     seeds = end["seed"].nunique()
     footnote(fig, f"nano · {', '.join(sorted(end['world'].unique()))} · {seeds} seeds (points), 95 % t-interval")
     return fig
@@ -157,21 +157,19 @@ def _row(ax: Axes, at: float, values: pd.Series, colour: str, marker: str, label
 
 def conventions(summaries: pd.DataFrame, columns: Sequence[str]) -> Figure:
     """Best checkpoint, area under the curve and end of the same runs, one axes a column of the panel."""
-    variants = list(dict.fromkeys(summaries["variant"]))[::-1]
-    fig, axes = plt.subplots(
-        1, len(columns), figsize=(2.6 * len(columns) + 1.8, 0.42 * len(variants) + 1.5), sharey=True, squeeze=False
-    )
-    for ax, column in zip(axes[0], columns, strict=True):
+    variants = list(dict.fromkeys(summaries["variant"]))
+    fig, axes = panel_grid(len(columns), 0.5 + 0.36 * len(variants))
+    for ax, column in zip(axes, columns, strict=True):
         for k, (summary, (marker, colour)) in enumerate(SUMMARY_MARKS.items()):
             rows = summaries[summaries["summary"] == summary]
             for at, variant in enumerate(variants):
                 values = rows.loc[rows["variant"] == variant, column].dropna()
                 if len(values):
-                    _row(ax, at + 0.22 * (1 - k), values, colour, marker, summary if at == 0 else None)
+                    _row(ax, at - 0.22 * (1 - k), values, colour, marker, summary if at == 0 else None)
         ax.set(xlim=(-0.03, 1.03))
         ax.set_title(TITLES.get(column, column), loc="left", fontsize=8.5)
-        ax.set_yticks(range(len(variants)), [METHOD_LABELS.get(str(v), str(v)) for v in variants])
-    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    name_rows(axes, [METHOD_LABELS.get(str(v), str(v)) for v in variants])
+    shared_legend(fig)
     seeds = summaries["seed"].nunique()
     footnote(fig, f"nano · {', '.join(sorted(summaries['world'].unique()))} · {seeds} seeds (points), 95 % t-interval")
     return fig
@@ -182,8 +180,8 @@ def recovery(runs: pd.DataFrame, columns: Sequence[str]) -> Figure:
 
     Columns: direction, distance, seed and ``columns``; one axes a column.
     """
-    fig, axes = plt.subplots(1, len(columns), figsize=(3.3 * len(columns), 3.0), sharey=True, squeeze=False)
-    for ax, column in zip(axes[0], columns, strict=True):
+    fig, axes = panel_grid(len(columns))
+    for ax, column in zip(axes, columns, strict=True):
         for (direction, rows), colour in zip(runs.groupby("direction", sort=False), (RED, GREEN), strict=False):
             means = rows.groupby("distance")[column].mean()
             ax.plot(means.index, means, color=colour, lw=1.2, label=str(direction))
@@ -193,16 +191,17 @@ def recovery(runs: pd.DataFrame, columns: Sequence[str]) -> Figure:
                 ax.errorbar(distance, spread.mean, _half(spread), color=colour, capsize=2, lw=1.2)
         ax.set(xlabel="D_TV(p_VS, P) a turn", ylim=(-0.03, 1.03))
         ax.set_title(TITLES.get(column, column), loc="left", fontsize=8.5)
-    axes[0][0].set_ylabel("reward, end of training")
-    fig.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    for ax in axes[::2]:
+        ax.set_ylabel("reward, end of training")
+    shared_legend(fig)
     footnote(fig, f"nano · persuasion · {runs['seed'].nunique()} seeds (points), 95 % t-interval")
     return fig
 
 
 def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str, ylabel: str) -> Figure:
     """An outcome against properties of random worlds: a point a world, and means of fifths of the worlds."""
-    fig, axes = plt.subplots(1, len(properties), figsize=(2.5 * len(properties) + 0.3, 2.8), sharey=True, squeeze=False)
-    for ax, name in zip(axes[0], properties, strict=True):
+    fig, axes = panel_grid(len(properties), extra=0.3)
+    for ax, name in zip(axes, properties, strict=True):
         x, y = worlds[name].astype(float), worlds[outcome].astype(float)
         ax.plot(x, y, "o", ms=3.5, mew=0, alpha=0.45, color=BLUE)
         # a property with few values has its values as groups, any other is cut into equal parts
@@ -214,7 +213,9 @@ def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str,
         ax.set_xlabel(name)
     # few worlds make wide intervals: the worlds set the scale, and an interval may run off it
     low, high = worlds[outcome].min(), worlds[outcome].max()
-    axes[0][0].set(ylabel=ylabel, ylim=(low - 0.1, high + 0.1))
+    for ax in axes:
+        ax.set(ylim=(low - 0.1, high + 0.1))
+    fig.supylabel(ylabel, fontsize=9)
     footnote(
         fig,
         f"nano · {len(worlds)} random worlds (points), one run each; diamonds: means by value or fifth, 95 % t",
