@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, panel_grid, shared_legend
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, panel_grid, shared_legend
 from scope_lite.stats import t_interval
 
 UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
@@ -156,23 +156,24 @@ def collapse_story(table: pd.DataFrame, colours: Mapping[str, str], labels: Mapp
 
 
 def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[str, set[str]]) -> Figure:
-    """Reward at the end of training, variant by panel member; a frame marks the simulators trained with.
+    """Reward at the end of training, panel member by variant; a frame marks the simulators trained with.
 
     Columns of ``summary``: variant, seed and ``panel/<member>/reward``.
     """
     columns = [f"panel/{m}/reward" for m in members]
     means = summary.groupby("variant", sort=False)[columns].mean()
-    fig, ax = plt.subplots(figsize=(0.62 * len(members) + 2.0, 0.42 * len(means) + 1.5))
-    ax.imshow(means.to_numpy(), vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    fig, ax = plt.subplots(figsize=(WIDTH, 0.24 * len(members) + 1.6))
+    ax.imshow(means.to_numpy().T, vmin=0, vmax=1, cmap="cividis", aspect="auto")
     for i, variant in enumerate(means.index):
         for j, member in enumerate(members):
             value = means.iloc[i, j]
-            ax.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if value < 0.6 else "k")
+            ax.text(i, j, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if value < 0.6 else "k")
             if member in seen.get(str(variant), set()):
-                frame = plt.Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, ec="#D55E00", lw=1.8)
+                frame = plt.Rectangle((i - 0.5, j - 0.5), 1, 1, fill=False, ec="#D55E00", lw=1.8)
                 ax.add_patch(frame)
-    ax.set_xticks(range(len(members)), members, rotation=40, ha="right")
-    ax.set_yticks(range(len(means)), [METHOD_LABELS.get(str(v), str(v)) for v in means.index])
+    names = [METHOD_LABELS.get(str(v), str(v)) for v in means.index]
+    ax.set_xticks(range(len(means)), names, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
+    ax.set_yticks(range(len(members)), members, fontsize=8)
     ax.grid(False)
     ax.tick_params(length=0)
     footnote(fig, f"mean of {summary['seed'].nunique()} seeds, end of training; framed: trained with")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
+
+from scope_lite.figures.style import panel_grid, shared_legend
 
 COLOURS = ("#7f7f7f", "#D55E00", "#0072B2", "#009E73")
 
@@ -21,7 +22,7 @@ def reply_bars(
     """
     possible = [i for i in range(len(replies)) if any(p[i] > 1e-6 for p in distributions.values())]
     width = 0.8 / len(distributions)
-    fig, ax = plt.subplots(figsize=(5.6, 2.8))
+    fig, (ax,) = panel_grid(1, 2.9, extra=0.3)
     for k, ((name, p), colour) in enumerate(zip(distributions.items(), COLOURS, strict=False)):
         label = name if isinstance(name, str) else f"γ = {name:g}"
         shown = f"{label}  (ε = {1 - p.max():.2f})"
@@ -35,5 +36,5 @@ def reply_bars(
     ax.set_xticks(range(len(possible)), [replies[i] for i in possible], rotation=20, ha="right")
     ax.set(ylabel="probability", ylim=(0, 1.02), title=f"Agent: “{heard}”")
     ax.grid(axis="x", visible=False)
-    ax.legend()
+    shared_legend(fig)
     return fig
