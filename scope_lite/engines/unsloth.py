@@ -79,12 +79,17 @@ class UnslothBase:
             )
         except Exception as error:
             raise ScopeError(f"Unsloth cannot load {folder}: {(str(error).splitlines() or ['?'])[0]}") from error
+        # the same model twice: with the adapters' switches (a plain model until the first adapter), and as transformers
+        # has it, whose linear layers hold the adapters
         self.lm: PreTrainedModel = self.peft.eval().requires_grad_(False)
         self.adapters: list[str] = []
         self._added = 0
 
     def add(self, name: str, rank: int, alpha: int, seed: int) -> None:
-        """A fresh trainable adapter; the first one is put in by Unsloth itself, the next ones by peft in its image."""
+        """A fresh trainable adapter; the first one is put in by Unsloth itself, the next ones by peft in its image.
+
+        ``name`` is :meth:`free_name`'s: Unsloth lets nobody choose the first one's.
+        """
         from unsloth import FastLanguageModel
 
         with torch.random.fork_rng():
@@ -314,7 +319,10 @@ class CachedSession(Session):
 
 
 def _difference(seat: UnslothSeat, a: Float[Tensor, "n d"], b: Float[Tensor, "n d"]) -> float:
-    """Largest difference of log probability between two hidden states of the same tokens, over the likely half nat."""
+    """Largest difference of log probability (nats) between two hidden states of the same places.
+
+    Over the tokens within 5 nats of the likeliest: what is never drawn may differ.
+    """
     none = torch.zeros(len(a), dtype=torch.long)
     first, second = (seat.logits(h, none).log_softmax(-1) for h in (a, b))
     likely = first > first.amax(-1, keepdim=True) - 5
