@@ -8,6 +8,7 @@ row to the seat that plays it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -58,6 +59,12 @@ class ModelSeat:
         self._session = model.session(len(systems))
         self._unread: list[list[int]] = [[] for _ in systems]  # ids the model has not been fed yet
         self._distributions: list[Float[np.ndarray, "b n"]] = []
+
+    def resume(self, transcripts: Sequence[Transcript]) -> None:
+        """Take up copies of these transcripts, one a row, where they end; the model reads them before it speaks."""
+        self.transcripts = [copy.deepcopy(transcript) for transcript in transcripts]
+        self._session = self.model.session(len(self.transcripts))
+        self._unread = [list(transcript.ids) for transcript in self.transcripts]
 
     def hear(self, messages: Sequence[str | None]) -> None:
         """A row whose message is None hears nothing."""

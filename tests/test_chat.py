@@ -199,7 +199,7 @@ def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path, monk
     for name, told in (
         ("nothing", "base:persuasion"),
         ("base:persuasoin", "did you mean"),
-        ("base:p4g", "speaks in text"),
+        ("base:p4", "did you mean 'p4g'"),
         ("persuasion-", "fits 2 runs"),
     ):
         with pytest.raises(ScopeError, match=told) as error:
@@ -294,7 +294,7 @@ def test_the_widget_shows_the_talk_and_its_buttons_lead_it(root, trained):
         widget.reply.value = turn.reply.said
         widget.say.click()
     assert widget.talk.transcript == talk.transcript and widget.say.disabled and widget.trouble.value == ""
-    assert all(f"{t.act.said} {t.act.probability:.3f}" in widget.page.value for t in talk.turns)
+    assert all(f"{t.act.said}, {t.act.probability:.3f}" in widget.page.value for t in talk.turns)
     assert f"reward {talk.ending.reward:.2f}" in widget.page.value
     widget.undo.click()
     assert not widget.say.disabled

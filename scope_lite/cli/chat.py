@@ -17,7 +17,7 @@ from scope_lite.cli.base import Root, console
 from scope_lite.errors import ScopeError
 
 if TYPE_CHECKING:
-    from scope_lite.chat import Conversation, Message
+    from scope_lite.chat import Message, Talk
 
 _STYLES = {"agent": "green", "you": "cyan", "outcome": "bold"}
 COMMANDS = ("undo", "restart", "quit")
@@ -29,42 +29,48 @@ def chat(
         str, typer.Option("--with", help="Who answers: you, a panel member (sim-a, real, ...), or 'training'.")
     ] = "you",
     seed: Annotated[int, typer.Option(min=0, help="The same seed and replies give the same talk.")] = 0,
+    alternatives: Annotated[
+        int, typer.Option(min=0, help="In text: other samples beside each message. Each costs time.")
+    ] = 3,
     out: Root = paths.RUNS,
 ) -> None:
     """Talk to a trained policy, or let a simulator answer it; one reply a line, also from a pipe."""
-    from scope_lite.chat import Conversation, load_policy
+    from scope_lite.chat import load_policy, open_conversation
 
     policy = load_policy(run, out)
-    talk = Conversation(policy, partner, seed)
     screen = console()
-    trained = f"trained for {policy.step} steps" if policy.step else "untrained"
-    _line(screen, f"{policy.name}: a policy of world {policy.world.name}, {trained}; seed {seed}", "bold")
+    _line(screen, f"{policy.name}: {policy.about}; seed {seed}", "bold")
+    talk = open_conversation(policy, partner, seed, alternatives)
     try:
         converse(talk, screen)
     except (EOFError, KeyboardInterrupt):
         screen.print()
 
 
-def converse(talk: Conversation, screen: Console) -> None:
+def converse(talk: Talk, screen: Console) -> None:
     """Take replies and commands until "quit".
 
     Raises:
         EOFError: when there is no more input.
     """
-    _show_turn(talk, screen)
+    _show_turns(talk, 0, screen)
     while True:
         if talk.ending is None and not talk.by_hand:
             _say(talk, None, screen)
             continue
         word = _ask(talk, screen)
+        command = word.lower()
         try:
-            if word == "quit":
+            if command == "quit":
                 return
-            if word in ("undo", "restart"):
-                talk.undo() if word == "undo" else talk.restart()
-                _show_turn(talk, screen)
+            if command == "undo":
+                talk.undo()
+                _show_turns(talk, len(talk.turns) - 1, screen)
+            elif command == "restart":
+                talk.restart()
+                _show_turns(talk, 0, screen)
             elif word:
-                _say(talk, chosen(word, talk.replies), screen)
+                _say(talk, chosen(command, talk.replies) if talk.replies else word, screen)
         except ScopeError as error:  # a slip of the hand is no reason to end a talk
             typer.echo(f"scope-lite: {error}", err=True)
 
@@ -89,64 +95,70 @@ def chosen(word: str, replies: tuple[str, ...]) -> str:
     return fitting[0]
 
 
-def _ask(talk: Conversation, screen: Console) -> str:
+def _ask(talk: Talk, screen: Console) -> str:
     asked = ", ".join(COMMANDS if talk.ending else ("your reply", *COMMANDS)) + ": "
-    return input(asked if sys.stdin.isatty() else "").strip().lower()
+    return input(asked if sys.stdin.isatty() else "").strip()
 
 
-def _say(talk: Conversation, reply: str | None, screen: Console) -> None:
+def _say(talk: Talk, reply: str | None, screen: Console) -> None:
     """Pass the reply on, and show it and what comes of it."""
     answered = len(talk.turns) - 1
     talk.say(reply)
-    heard = talk.turns[answered].reply
-    assert heard is not None
-    _show_message(talk, talk.partner, heard, screen)
-    if talk.ending is None:
-        _show_turn(talk, screen)
-    else:
+    if heard := talk.turns[answered].reply:
+        _show_message(talk, heard, screen)
+    _show_turns(talk, answered + 1, screen)
+
+
+def _show_turns(talk: Talk, first: int, screen: Console) -> None:
+    """The turns from number ``first`` (from 0), and (for a person) what can be answered, or how it ended."""
+    if first == 0 and talk.told:
+        _line(screen, f"\nyou are told: {talk.sentence(talk.told)}")
+    for number, turn in enumerate(talk.turns[first:], first + 1):
+        _line(screen, f"\n{talk.heading(number)}", "bold")
+        _show_message(talk, turn.act, screen)
+        if turn.reply:
+            _show_message(talk, turn.reply, screen)
+    if talk.ending:
         _show_ending(talk, screen)
-
-
-def _show_turn(talk: Conversation, screen: Console) -> None:
-    """The open act, and (for a person) what can be answered."""
-    world, number = talk.world, len(talk.turns)
-    _line(screen, f"\nturn {number} of {world.horizon}", "bold")
-    if number == 1 and talk.told:
-        _line(screen, f"you are told: {world.say(talk.told)}")
-    _show_message(talk, "agent", talk.turns[-1].act, screen)
-    if talk.by_hand:
-        listed = [_short(f"{i} {reply}: {world.say(reply)}", "cyan") for i, reply in enumerate(talk.replies, 1)]
+    elif talk.by_hand and talk.replies:
+        listed = [_short(f"{i} {reply}: {talk.sentence(reply)}", "cyan") for i, reply in enumerate(talk.replies, 1)]
         screen.print(Columns(listed, padding=(0, 3), column_first=True))
 
 
-def _show_message(talk: Conversation, speaker: str, message: Message, screen: Console) -> None:
+def _show_message(talk: Talk, message: Message, screen: Console) -> None:
     """What was said, and below it a bar for everything that was likely enough; a person's has none."""
-    chance = "" if message.probability is None else f", {message.probability:.3f}"
-    _line(
-        screen, f"{speaker}: {talk.world.say(message.said)} ({message.said}{chance})", _STYLES.get(speaker, "magenta")
-    )
-    if chance == "":
+    label = f" ({message.label})" if message.label else ""
+    _line(screen, f"{message.speaker}: {message.sentence}{label}", _STYLES.get(message.speaker, "magenta"))
+    if not message.probabilities:
         return
+    from scope_lite.chat import in_figures
+
     options = message.options()
     table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, p in options.items():
-        mark, style = (">", "bold") if name == message.said else ("", "dim")
-        bar = Bar(1, 0, p, width=min(24, screen.width // 6))
-        table.add_row(Text(mark), _short(name, style), f"{p:.3f}", bar, _short(talk.world.say(name), "dim"))
+    for said, p in options.items():
+        mark, style = (">", "bold") if said == message.said else ("", "dim")
+        chance, length = in_figures(p)
+        bar = Bar(1, 0, length, width=min(24, screen.width // 6))
+        if talk.replies:
+            table.add_row(Text(mark), _short(said, style), chance, bar, _short(talk.sentence(said), "dim"))
+        else:  # words of any length
+            table.add_row(Text(mark), chance, bar, Text(said, style))
     others = len(message.probabilities) - len(options)
     if others:
         table.add_row("", Text(f"{others} others", "dim"), f"{1 - sum(options.values()):.3f}", "", "")
     screen.print(table)
 
 
-def _show_ending(talk: Conversation, screen: Console) -> None:
+def _show_ending(talk: Talk, screen: Console) -> None:
     ending = talk.ending
     assert ending is not None
     _line(screen, "\nthe end", "bold")
-    if talk.task:
-        _line(screen, f"the agent was told: {talk.world.say(talk.task)}")
-    _show_message(talk, "outcome", ending.outcome, screen)
-    _line(screen, f"reward {ending.reward:.2f} (expected after this talk: {ending.expected_reward:.2f})", "bold")
+    if talk.revealed:
+        _line(screen, talk.revealed)
+    _show_message(talk, ending.outcome, screen)
+    expected = ending.expected_reward
+    more = "" if expected is None else f" (expected after this talk: {expected:.2f})"
+    _line(screen, f"reward {ending.reward:.2f}{more}", "bold")
 
 
 def _short(text: str, style: str) -> Text:
