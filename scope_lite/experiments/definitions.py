@@ -56,11 +56,21 @@ TRAINED_KINDS: dict[str, dict[str, Any]] = {
 """the zero-reward control is a frozen simulator under the same loop"""
 
 
+TEXT_METHODS = ("base", "single", "verbalized", "cotraining")
+"""methods that are trained in real text on a CPU, for twenty steps"""
+TEXT_SIZE: dict[str, Any] = {
+    "groups": 4, "group_size": 4, "eval_dialogues": 2, "final_dialogues": 8,
+    "text": {"turns": 2, "max_new_tokens": 24, "reply_tokens": 24},
+}  # fmt: skip
+"""what a CPU can play: two turns of a sentence each; set by its cost, before any reward had been seen"""
+
+
 class Experiment(NamedTuple):
-    """What an experiment varies, and at how many seeds its shipped table is made."""
+    """What an experiment varies, at how many seeds its shipped table is made, and whether only when it is asked for."""
 
     variants: Callable[[], list[Variant]]
     seeds: int = 3
+    apart: bool = False
 
 
 def _methods(world: str, methods: tuple[str, ...] = USER_METHODS, **settings: Any) -> list[Variant]:
@@ -236,6 +246,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "multiverse": Experiment(
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
     ),
+    "text_p4g": Experiment(lambda: _methods("p4g", TEXT_METHODS, **TEXT_SIZE), 1, apart=True),
 }
 """seeds: how many the shipped tables have (in the multiverse: worlds)"""
 
