@@ -1,12 +1,18 @@
-"""The figures of the gallery: readable at 9 cm, no text cut off or on another, no legend on data, no empty panel."""
+"""The figures of the gallery: readable at 9 cm, no text cut off or on another, no legend on data, no empty panel.
+
+Those that only notebooks draw are looked at by the same helpers when the notebooks run: see test_notebooks.py.
+"""
 
 import matplotlib.pyplot as plt
 import pytest
 from geometry import problems, small_texts
 
 from scope_lite.figures.gallery import GALLERY, read_tables
+from scope_lite.figures.planner import memory_bars
 from scope_lite.figures.style import use_style
 from scope_lite.paths import RESULTS
+from scope_lite.planner import card, plan, shape_of, workload
+from scope_lite.planner.cards import GIB
 
 DRAWN = [e for e in GALLERY if not e.table or (RESULTS / f"{e.table}.csv").exists()]
 
@@ -21,6 +27,14 @@ def house_style():
 @pytest.mark.parametrize("entry", DRAWN, ids=lambda e: e.number)
 def test_a_figure_of_the_gallery_is_well_laid_out(entry):
     fig = entry.draw(read_tables(entry, RESULTS)[1])
+    assert problems(fig) == [] and small_texts(fig) == []
+
+
+@pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct", "Qwen3-4B-Instruct-2507"])
+@pytest.mark.parametrize("gpu", ["24", "80"])
+def test_the_memory_plan_of_the_gpu_notebook_is_well_laid_out(name, gpu):
+    planned = plan(shape_of(name), card(gpu), workload())
+    fig = memory_bars(planned.table(), planned.card.memory / GIB, f"{planned.shape.name} on {planned.card.name}")
     assert problems(fig) == [] and small_texts(fig) == []
 
 

@@ -5,11 +5,16 @@ import re
 import shutil
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import nbformat
 import papermill
 import pytest
+from geometry import problems, small_texts
 
-from scope_lite.figures.paper_tables import PAPER_TABLES
+import scope_lite.notebook
+from scope_lite.figures import sidecar
+from scope_lite.figures.gallery import GALLERY
+from scope_lite.figures.paper_tables import PAPER_TABLES, read
 from scope_lite.figures.paper_tables import write as write_table
 from scope_lite.paths import HOME, RESULTS
 from scope_lite.worlds import get_world
@@ -35,6 +40,41 @@ import scope_lite.train
 whole_train, few = scope_lite.train.train, {"groups": 2, "group_size": 4, "eval_dialogues": 4, "final_dialogues": 4}
 scope_lite.train.train = lambda config, root: whole_train(config.model_copy(update={"steps": 1, **few}), root)
 """
+
+
+# Run before a notebook: every figure that it shows is looked at, too. Those of the gallery have a test of their own.
+LOOK = f"""
+import sys
+
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import matplotlib.pyplot as plt
+import scope_lite.notebook
+from geometry import problems, small_texts
+
+ill_laid_out, whole_show, whole_show_figure = {{}}, plt.show, scope_lite.notebook.show_figure
+
+
+def look(figure, name):
+    if found := problems(figure) + small_texts(figure):
+        ill_laid_out[name] = found
+
+
+def look_and_show(figure, name):
+    look(figure, name)
+    whole_show_figure(figure, name)
+
+
+def look_and_show_all():
+    for number in plt.get_fignums():
+        look(plt.figure(number), f"figure {{number}}")
+    whole_show()
+
+
+scope_lite.notebook.show_figure, plt.show = look_and_show, look_and_show_all
+"""
+LOOKED = "assert not ill_laid_out, ill_laid_out"
+DRAWS_THE_GALLERY = ("06_seven_methods", "11_figures")
+FEW_INSTANCES = {"instances_per_result": 60, "adversarial": 4, "grpo_steps": 40, "grpo_seeds": 2}
 
 
 def cells(path: Path) -> list:
@@ -91,6 +131,8 @@ def test_a_notebook_and_its_solutions_run_from_top_to_bottom(stem, tmp_path, mon
     source = tmp_path / "notebooks" / f"{stem}.ipynb"
     answers = [ONE_STEP, *solutions(source)] if solutions(source) else []
     notebook = nbformat.read(source, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(LOOK))
+    answers.insert(0, LOOKED)
     notebook.cells += [nbformat.v4.new_code_cell(code) for code in answers]
     nbformat.write(notebook, source)
     papermill.execute_notebook(
@@ -101,8 +143,58 @@ def test_a_notebook_and_its_solutions_run_from_top_to_bottom(stem, tmp_path, mon
     assert any("image/png" in out.get("data", {}) for c in executed for out in c.get("outputs", []))
     for table in PAPER_TABLES:  # those that it wrote are those that `scope-lite figures` writes
         for written in (tmp_path / "figures" / "tables").glob(f"{table.name}.*"):
-            write_table(table, RESULTS, tmp_path / "again")
+            write_table(table, read(RESULTS), tmp_path / "again")
             assert written.read_bytes() == (tmp_path / "again" / "tables" / written.name).read_bytes()
+    pictures = [tmp_path / "figures" / f"{entry.name}.png" for entry in GALLERY]
+    pictures = [picture for picture in pictures if picture.exists()]
+    if stem in DRAWS_THE_GALLERY:  # by the function that `scope-lite figures` calls: it writes what it drew from, too
+        assert len(pictures) >= 2 and all(map(sidecar.tells_of, pictures))
+
+
+def test_every_notebook_that_draws_is_looked_at():
+    draw = {
+        path.stem for path in NOTEBOOKS if any(re.search(r"show_figure\(|plt\.show\(", c.source) for c in cells(path))
+    }
+    # 01: below, in this process; 10 needs a GPU, and its memory plan is in test_figures_geometry.py
+    assert draw - set(SETTINGS) == {"01_theory", "10_single_gpu"} and len(draw) >= 9
+
+
+def test_a_figure_that_is_ill_laid_out_fails_its_notebook(monkeypatch):
+    monkeypatch.setattr(scope_lite.notebook, "show_figure", lambda figure, name: None)
+    monkeypatch.setattr(plt, "show", lambda: None)
+    session: dict = {}
+    exec(LOOK, session)
+    exec(LOOKED, session)
+    wide = plt.figure(figsize=(9, 2))
+    wide.text(0.5, 0.5, "small in a column")
+    for show, name in (
+        (lambda: scope_lite.notebook.show_figure(wide, "a"), "'a'"),
+        (plt.show, f"figure {wide.number}"),
+    ):
+        show()
+        with pytest.raises(AssertionError, match=name):
+            exec(LOOKED, session)
+        session["ill_laid_out"].clear()
+    plt.close(wide)
+
+
+def test_the_figures_of_the_theory_notebook_are_readable_in_a_column(monkeypatch):
+    """It takes a minute to run as a whole; its figures are drawn here from few instances."""
+    ill_laid_out, shown = {}, []
+
+    def look(figure, name):
+        shown.append(name)
+        if found := problems(figure) + small_texts(figure):
+            ill_laid_out[name] = found
+        plt.close(figure)
+
+    monkeypatch.setattr(scope_lite.notebook, "show_figure", look)
+    session = dict(FEW_INSTANCES, seed=0)
+    for cell in cells(HOME / "notebooks/01_theory.ipynb"):
+        draws = "show_figure" in cell.source or cell["id"] == "theory-21"  # which makes the odds that are drawn next
+        if cell.cell_type == "code" and draws:
+            exec(cell.source, session)
+    assert len(shown) == 10 and ill_laid_out == {}
 
 
 def test_the_solutions_of_the_theory_notebook_run():

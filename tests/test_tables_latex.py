@@ -84,7 +84,8 @@ def test_a_shipped_table_is_correct_latex(path: Path) -> None:
 
 
 def test_every_table_that_has_data_is_shipped() -> None:
-    with_data = {table.name for table in paper_tables.PAPER_TABLES if paper_tables.has_data(table, RESULTS)}
+    found = paper_tables.read(RESULTS)
+    with_data = {table.name for table in paper_tables.PAPER_TABLES if paper_tables.has_data(table, found)}
     assert {path.stem for path in SHIPPED} >= with_data and len(with_data) >= 5
 
 

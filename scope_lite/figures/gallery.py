@@ -261,8 +261,9 @@ def missing(results: Path) -> list[Missing]:
         if not has_table(entry, results)
     ]
     gone += [Missing(f"figure {number}", why, "") for number, why in LEFT_OUT.items()]
+    there = {path.stem for path in results.glob("*.csv")}
     for table in paper_tables.PAPER_TABLES:
-        if not paper_tables.has_data(table, results):
+        if not paper_tables.has_data(table, there):
             names = " ".join(table.needs)
             gone.append(Missing(table.name, f"no table of {names}", f"scope-lite results build {names}"))
     return gone
@@ -312,8 +313,9 @@ def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -
     use_style()
     written = [path for entry in chosen(only or [], results) for path in draw(entry, results, out, svg)]
     if not only:
+        found = paper_tables.read(results)
         for table in paper_tables.PAPER_TABLES:
-            written += paper_tables.write(table, results, out) if paper_tables.has_data(table, results) else []
+            written += paper_tables.write(table, found, out) if paper_tables.has_data(table, found) else []
         for gone in missing(results):
             print(gone)
     write_page(out)

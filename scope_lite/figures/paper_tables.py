@@ -1,8 +1,11 @@
-"""The paper's tables 1, 3, 6 and 7 and the table of paradigms, as notebook 06 writes them."""
+"""The paper's tables 1, 3, 6 and 7 and the table of paradigms: notebook 06 shows them, and `scope-lite figures` writes.
+
+Here ``found`` is experiment -> its table (one row per run and evaluated step), as shipped or as just measured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,34 +28,33 @@ FURTHER = {
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table: ``make`` gets the folder of the shipped tables."""
+    """One table: ``make`` gets the tables of the experiments that are there."""
 
     name: str
     caption: str
-    make: Callable[[Path], pd.DataFrame]
+    make: Callable[[Mapping[str, pd.DataFrame]], pd.DataFrame]
     needs: tuple[str, ...] = ()
     """experiments, of which one at least must have its table"""
     wide: str | None = None
     """the column of long text"""
 
 
-def present(names: Mapping[str, str], results: Path) -> dict[str, str]:
-    """Those of setting -> experiment whose table is there."""
-    return {setting: name for setting, name in names.items() if (results / f"{name}.csv").exists()}
+def present(names: Mapping[str, str], found: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Setting -> table, for those of setting -> experiment whose table is there."""
+    return {setting: found[name] for setting, name in names.items() if name in found}
 
 
-def results_of(names: Mapping[str, str], results: Path) -> pd.DataFrame:
+def results_of(names: Mapping[str, str], found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Every method in every setting that has a table."""
-    found = present(names, results)
-    return tables.results_table({s: run_summaries(pd.read_csv(results / f"{n}.csv")) for s, n in found.items()})
+    return tables.results_table({s: run_summaries(table) for s, table in present(names, found).items()})
 
 
-def panels(results: Path) -> pd.DataFrame:
+def panels(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The panels of the worlds that table 1 shows."""
     return tables.panel_table(
         {
             world: yaml.safe_load((NANO_MODELS / world / "panel.yaml").read_text(encoding="utf-8"))
-            for world in present(WORLDS, results)
+            for world in present(WORLDS, found)
         }
     )
 
@@ -61,13 +63,13 @@ PAPER_TABLES = (
     PaperTable(
         "table01",
         "Table 1. All methods in three nano worlds: reward, mean ± half of the 95 % t-interval over seeds.",
-        lambda results: results_of(WORLDS, results),
+        lambda found: results_of(WORLDS, found),
         tuple(WORLDS.values()),
     ),
     PaperTable(
         "table03",
         "Table 3. Another policy in the same worlds: a larger one, and one of another family. As table 1.",
-        lambda results: results_of(FURTHER, results),
+        lambda found: results_of(FURTHER, found),
         tuple(FURTHER.values()),
     ),
     PaperTable(
@@ -103,11 +105,17 @@ PAPER_TABLES = (
 )
 
 
-def has_data(table: PaperTable, results: Path) -> bool:
-    """Whether there is something to make it from."""
-    return not table.needs or any((results / f"{name}.csv").exists() for name in table.needs)
+def has_data(table: PaperTable, there: Container[str]) -> bool:
+    """Whether there is something to make it from, with the tables of these experiments."""
+    return not table.needs or any(name in there for name in table.needs)
 
 
-def write(table: PaperTable, results: Path, out: Path) -> list[Path]:
+def read(results: Path) -> dict[str, pd.DataFrame]:
+    """The shipped tables that the paper's are made from, as far as they are in ``results``."""
+    paths = [results / f"{name}.csv" for name in (*WORLDS.values(), *FURTHER.values())]
+    return {path.stem: pd.read_csv(path) for path in paths if path.exists()}
+
+
+def write(table: PaperTable, found: Mapping[str, pd.DataFrame], out: Path) -> list[Path]:
     """Write one table into ``out/tables`` as Markdown and LaTeX; returns the two paths."""
-    return tables.write_table(table.make(results), table.name, table.caption, out / "tables", table.wide)
+    return tables.write_table(table.make(found), table.name, table.caption, out / "tables", table.wide)
