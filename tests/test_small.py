@@ -25,7 +25,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.prompts import persuadee_chat
 from scope_lite.small import FinetuneConfig, Progress, encode, finetune, split_of
 from scope_lite.small.data import system_prompt
-from scope_lite.small.finetune import adapter_settings
+from scope_lite.small.folders import lora_settings
 from scope_lite.small.training import Trainer, perplexity, spoken_nll
 from scope_lite.tasks.p4g import Dialogue, Person, Turn
 
@@ -188,7 +188,7 @@ def test_an_adapter_names_its_base_as_it_was_given(adapter: Path, base: Path) ->
     trainer = Trainer(
         FinetuneConfig("persuadee", "smollm2", rank=2), load_model(base), {"train": [], "valid": [], "test": []}
     )
-    assert adapter_settings(trainer)["base_model_name_or_path"] == "smollm2"
+    assert lora_settings(trainer.peft, "smollm2")["base_model_name_or_path"] == "smollm2"
 
 
 def test_more_steps_go_on_and_end_where_the_longer_run_ends(

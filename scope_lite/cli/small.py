@@ -61,3 +61,56 @@ def small_finetune(
         f"{role}: best at step {manifest['best_step']} of {manifest['steps_done']}; perplexity on test dialogues "
         f"{ppl['test_base']:.2f} before, {ppl['test_adapter']:.2f} after"
     )
+
+
+@small_app.command("align")
+def small_align(
+    reward: Annotated[
+        str, typer.Option(help="typicality (how usual a reply is) or agreement (with what was asked).")
+    ] = "typicality",
+    start: Annotated[
+        str, typer.Option(help='Where it starts: "smollm2", a folder, or "smollm2+FOLDER" with an adapter.')
+    ] = "smollm2",
+    strength: Annotated[float, typer.Option(help="Weight of the reward over that of the KL.")] = 1.0,
+    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps; raise it later to go on.")] = 60,
+    raw: Annotated[Path | None, typer.Option(help="Folder of P4G's raw files; downloaded by default.")] = None,
+    learning_rate: Annotated[float, typer.Option(help="AdamW's.")] = 2e-4,
+    seed: Annotated[int, typer.Option(help="Of the adapter's start, the histories' order and the replies.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    work: Annotated[Path | None, typer.Option(help="Folder of checkpoints; runs/small/REWARD by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the adapter; data/models/small/REWARD by default.")
+    ] = None,
+    fresh: Fresh = False,
+) -> None:
+    """Align a persuadee with a reward until it is collapsed; the same command goes on after a stop (hours on a CPU)."""
+    from tqdm import tqdm
+
+    from scope_lite.small import AlignConfig, align
+    from scope_lite.tasks.p4g import load_dialogues
+
+    config = AlignConfig(reward, start, strength, steps, learning_rate=learning_rate, seed=seed)  # type: ignore[arg-type]
+    dialogues = load_dialogues(raw)
+    with tqdm(total=steps, desc=f"{reward}: loading", unit="step", dynamic_ncols=True) as bar:
+
+        def show(step: int, metrics: dict[str, float]) -> None:
+            if bar.n == 0 and step > 1:  # the time left counts from here, not from before the stop
+                bar.initial = bar.n = step - 1
+            bar.set_description(reward, refresh=False)
+            bar.set_postfix({name: f"{metrics[name]:.2f}" for name in ("reward", "kl", "mode_share", "tokens")})
+            bar.update(step - bar.n)
+
+        manifest = align(
+            config,
+            dialogues,
+            work or paths.RUNS / "small" / reward,
+            out or paths.DATA / "models" / "small" / reward,
+            device,
+            fresh,
+            show,
+        )
+    first, last = manifest["metrics"][0], manifest["metrics"][-1]
+    typer.echo(
+        f"{reward}: {len(manifest['metrics'])} steps; KL {last['kl']:.2f} nats a reply, share of the most common reply "
+        f"{first['mode_share']:.2f} before, {last['mode_share']:.2f} after"
+    )

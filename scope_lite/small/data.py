@@ -11,13 +11,17 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
 
 from scope_lite.engines.chat import ChatFormat
 from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuadee_chat, persuader
+from scope_lite.prompts import Message, persuadee_chat, persuader
 from scope_lite.tasks.p4g import ROLES, Dialogue
 
 SPLITS = ("train", "valid", "test")
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,34 @@ def system_prompt(role: str) -> str:
     return persuadee_chat([""])[0]["content"] if role == "persuadee" else persuader.SYSTEM
 
 
+def histories(dialogues: Sequence[Dialogue]) -> list[list[Message]]:
+    """The chats of the training split, as a persuadee's model reads them, up to each turn at which the person spoke.
+
+    In the order of :func:`encode_splits`. A dialogue that the persuadee begins is left out.
+    """
+    chats = []
+    for dialogue in sorted(dialogues, key=_order):
+        turns = merged_turns(dialogue)
+        if split_of(dialogue.name) == "train" and turns[0][0] == "persuader":
+            said = [text for _, text in turns]
+            chats += [persuadee_chat(said[:end]) for end in range(1, len(said), 2)]
+    return chats
+
+
+def merged_turns(dialogue: Dialogue) -> list[tuple[str, str]]:
+    """(who, text), alternating: turns of one person in a row are one."""
+    return [(who, " ".join(turn.text for turn in part)) for who, part in groupby(dialogue.turns, lambda t: t.role)]
+
+
+def batch_of(rows: Sequence[Row], step: int, size: int, seed: int) -> list[Row]:
+    """The rows of a step: each epoch is a permutation of its own, cut without regard to its end."""
+    chosen = []
+    for position in range(step * size, (step + 1) * size):
+        epoch, place = divmod(position, len(rows))
+        chosen.append(rows[np.random.default_rng([seed, epoch]).permutation(len(rows))[place]])
+    return chosen
+
+
 def encode(dialogue: Dialogue, role: str, chat: ChatFormat, max_tokens: int) -> Example:
     """One dialogue as ``role`` sees it; whole exchanges that exceed ``max_tokens`` are left out at the end.
 
@@ -56,7 +88,7 @@ def encode(dialogue: Dialogue, role: str, chat: ChatFormat, max_tokens: int) -> 
         ScopeError: no such role, a template that ends no turn with the end-of-turn token, or no own turn that fits.
     """
     stop, system = chat.tokenizer.eos_token_id, system_prompt(role)
-    turns = [(who, " ".join(turn.text for turn in part)) for who, part in groupby(dialogue.turns, lambda t: t.role)]
+    turns = merged_turns(dialogue)
     heard = [text for who, text in turns if who != role]
     own = [text for who, text in turns if who == role]
     opening = chat.opening(system, heard.pop(0) if turns[0][0] != role else None)
@@ -87,9 +119,13 @@ def encode_splits(
         ScopeError: as :func:`encode`, or a split without dialogues.
     """
     chosen: dict[str, list[Example]] = {split: [] for split in SPLITS}
-    for dialogue in sorted(dialogues, key=lambda d: hashlib.sha256(d.name.encode()).digest()):
+    for dialogue in sorted(dialogues, key=_order):
         if any(turn.role == role for turn in dialogue.turns):
             chosen[split_of(dialogue.name)].append(encode(dialogue, role, chat, max_tokens))
     if empty := [split for split, examples in chosen.items() if not examples]:
         raise ScopeError(f"{len(dialogues)} dialogues are too few: none falls into the {empty[0]} split")
     return chosen
+
+
+def _order(dialogue: Dialogue) -> bytes:
+    return hashlib.sha256(dialogue.name.encode()).digest()

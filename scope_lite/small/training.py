@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from peft import LoraConfig, get_peft_model
@@ -19,7 +18,7 @@ from scope_lite.engines.hf import LORA_TARGETS
 from scope_lite.engines.pretrained import SMOLLM2, LoadedModel
 from scope_lite.errors import ScopeError
 from scope_lite.runs import checkpoints
-from scope_lite.small.data import Example
+from scope_lite.small.data import Example, batch_of
 
 
 @dataclass(frozen=True)
@@ -132,14 +131,7 @@ class Trainer:
             progress.best, progress.best_step, self.best = value, progress.step, self.adapter()
 
     def _batch(self, step: int) -> list[Example]:
-        """The dialogues of a step: each epoch is a permutation of its own, cut without regard to its end."""
-        train, size = self.splits["train"], self.config.dialogues_per_step
-        chosen = []
-        for position in range(step * size, (step + 1) * size):
-            epoch, place = divmod(position, len(train))
-            order = np.random.default_rng([self.config.seed, epoch]).permutation(len(train))
-            chosen.append(train[order[place]])
-        return chosen
+        return batch_of(self.splits["train"], step, self.config.dialogues_per_step, self.config.seed)
 
     def _step(self, batch: list[Example]) -> float:
         config = self.config
