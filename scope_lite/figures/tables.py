@@ -173,7 +173,7 @@ def paradigms() -> pd.DataFrame:
 
 
 def write_table(table: pd.DataFrame, name: str, caption: str, out: Path, wide: str | None = None) -> list[Path]:
-    """Write a table of text as ``<name>.md`` and ``<name>.tex`` (needs the packages booktabs and multirow).
+    """Write a table of text as ``<name>.md`` and ``<name>.tex`` (needs the package booktabs).
 
     Args:
         out: folder, usually ``figures/tables``.
@@ -207,7 +207,7 @@ def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = N
         hrules=True,
         column_format=columns,
         multicol_align="c",
-        multirow_align="t",
+        multirow_align="naive",  # the name in the first of its rows: no package is needed for that
         caption=latex_text(caption),
         label=f"tab:{label}",
         position_float="centering",
