@@ -98,11 +98,8 @@ class LoadedTextPolicy:
         """What to know before a talk begins, to read."""
         config = self.scene.config
         model = Path(config.model).name  # a run may name a folder
-        return (
-            f"a policy of world {config.world} ({model}), {_trained(self.step)}; it has at most {config.text.turns} "
-            "messages. The probability of a message is a mean (geometric) over its tokens; below it stand other "
-            "samples from the same place"
-        )
+        most = f"at most {config.text.turns} messages"
+        return f"a policy of world {config.world} ({model}), {_trained(self.step)}; it has {most}"
 
     @property
     def partners(self) -> list[str]:

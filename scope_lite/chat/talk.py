@@ -135,6 +135,11 @@ class Talk(ABC):
         return "\n".join(lines)
 
     @property
+    def legend(self) -> str:
+        """How to read the probabilities, where that needs a word."""
+        return ""
+
+    @property
     @abstractmethod
     def revealed(self) -> str:
         """What is told of the task when the talk is over, to read; empty where that is nothing."""

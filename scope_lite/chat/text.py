@@ -77,8 +77,13 @@ class TextConversation(Talk):
         super().__init__(partner, seed)
 
     @property
+    def legend(self) -> str:
+        others = "; below it stand other samples of the same place" if self.alternatives else ""
+        return f"a message's probability is the geometric mean of its tokens' probabilities{others}"
+
+    @property
     def revealed(self) -> str:
-        return f"task {self.task}"
+        return f"task {self.task}" if self.policy.scene.task.count("test") > 1 else ""
 
     def heading(self, number: int) -> str:
         return f"turn {number}"

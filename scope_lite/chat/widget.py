@@ -82,7 +82,7 @@ class ChatWidget(widgets.VBox):
 
 def page(talk: Talk, about: str = "") -> str:
     """The whole talk as HTML; bars for the newest act (and reply), and for the outcome at the end."""
-    parts = [f"<i>{escape(about)}</i>"]
+    parts = [f"<div><i>{escape(line)}</i></div>" for line in (about, talk.legend) if line]
     if talk.told:
         parts.append(
             f'<div style="white-space: pre-wrap"><i>you are told: {escape(talk.sentence(talk.told))}</i></div>'

@@ -41,6 +41,8 @@ def chat(
     screen = console()
     _line(screen, f"{policy.name}: {policy.about}; seed {seed}", "bold")
     talk = open_conversation(policy, partner, seed, alternatives)
+    if talk.legend:
+        _line(screen, talk.legend)
     try:
         converse(talk, screen)
     except (EOFError, KeyboardInterrupt):
