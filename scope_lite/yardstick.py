@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -93,6 +93,27 @@ def reference_recovery(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -
     part = table[table["task"] == "p4g"]
     rows = _against_people(part, pairs) + _against_own(part)
     return pd.DataFrame(rows)
+
+
+def side_by_side(base: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Reply tables of several simulators as one, in which a simulator is a condition.
+
+    For :func:`act_yardstick` and :func:`reference_recovery`, which then compare with ``base``, whose direct replies at
+    T = 1 keep their name. Of the others (by name) direct replies at T = 1 carry their simulator's name, those at the
+    lowest temperature the name with "sharpened". Kept are the P4G histories that all tables have.
+    """
+    tables = {DIRECT: base, **others}
+    parts = []
+    for name, table in tables.items():
+        direct = table[(table["task"] == "p4g") & table["condition"].str.startswith("direct")]
+        parts.append(direct[direct["condition"] == DIRECT].assign(condition=name))
+        temperatures = direct["condition"].str.extract(r"T = ([\d.]+)")[0].astype(float)
+        if name != DIRECT and temperatures.min() < 1:
+            cold = f"{name}, sharpened (T = {temperatures.min():g})"
+            parts.append(direct[temperatures == temperatures.min()].assign(condition=cold))
+    common = set.intersection(*(set(part["history"]) for part in parts))
+    joined = pd.concat(parts, ignore_index=True)
+    return joined[joined["history"].isin(common)].reset_index(drop=True)
 
 
 def against_people(found: pd.DataFrame) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from scope_lite.cli.replies import table_name
 from scope_lite.collapse import production, read_replies, write_replies
 from scope_lite.collapse.production import CONDITIONS, History, Setting
 from scope_lite.engines.generate import SamplingConfig, TextSampler
@@ -149,3 +150,17 @@ def test_a_part_of_the_conditions_can_be_drawn_and_an_unknown_one_is_one_line(hi
     with pytest.raises(ScopeError, match="no condition begins with 'vs'") as caught:
         production.produce(Canned(), histories, Setting(only=("vs",)))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("smollm2", "02_replies"),
+        ("data/models/small/persuadee", "02_replies_persuadee"),
+        ("smollm2+/home/me/typicality/", "02_replies_typicality"),
+        ("openai:gpt-x", "02_replies_gpt-x"),
+        ("openai:org/Large 4B@http://localhost:8000/v1", "02_replies_Large-4B"),
+    ],
+)
+def test_every_model_has_a_table_of_its_own(model: str, name: str) -> None:
+    assert table_name(model) == name

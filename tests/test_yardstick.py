@@ -160,3 +160,21 @@ def test_colder_sampling_is_darker() -> None:
     hot, cold = (sum(figures.colour_of(f"direct, T = {t}")) for t in (1.3, 0.4))
     assert cold < hot
     assert figures.colour_of("VS, free") == figures.colour_of("VS, grammar") != figures.colour_of("people")
+
+
+def test_simulators_stand_side_by_side_at_the_histories_that_all_have() -> None:
+    base = pd.concat([replies(LAW, name, histories=8) for name in ("direct, T = 1", "direct, T = 0.4", "VS, free")])
+    sharp = LAW**4 / (LAW**4).sum(-1, keepdims=True)
+    tuned = pd.concat(
+        [replies(law, name, histories=6) for law, name in ((LAW, "direct, T = 1"), (sharp, "direct, T = 0.4"))]
+    )
+    joined = yardstick.side_by_side(
+        base, {"fine-tuned": tuned, "aligned": tuned[tuned["condition"] == "direct, T = 1"]}
+    )
+    names = ["direct, T = 1", "fine-tuned", "fine-tuned, sharpened (T = 0.4)", "aligned"]
+    assert joined["condition"].unique().tolist() == names
+    assert (joined.groupby("condition")["history"].nunique() == 6).all()
+    found = yardstick.act_yardstick(joined, people()).query("view == 'given the act'").set_index("condition")
+    assert found.loc[names[2], "entropy"] < found.loc["fine-tuned", "entropy"]
+    distances = yardstick.reference_recovery(joined, people())
+    assert set(distances.query("reference == 'people'")["condition"]) == {"people", *names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,7 +43,9 @@ def simulator_replies(
         tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")
     ] = None,
     budget: Annotated[float, typer.Option(help="The most to spend on an endpoint.")] = math.inf,
-    results: Annotated[Path, typer.Option(help="Folder of the table.")] = paths.RESULTS,
+    results: Annotated[
+        Path, typer.Option(help="Folder of the table: 02_replies.csv, with a name at its end for another model.")
+    ] = paths.RESULTS,
 ) -> None:
     """Draw the replies behind notebook 02 and write their table; says its hours first, goes on where it stopped."""
     from scope_lite.collapse import production
@@ -64,7 +67,8 @@ def simulator_replies(
     if isinstance(sampler, TextSampler):
         typer.echo(f"at most {production.expected_hours(sampler, work, setting):.1f} hours on this machine")
     table = _draw(sampler, places, setting)
-    typer.echo(f"wrote {_write(table, sampler, places, setting, results)}")
+    path = results / f"{table_name(model)}.csv"
+    typer.echo(f"wrote {_write(table, sampler, places, setting, path, _as_asked(model))}")
     if not isinstance(sampler, TextSampler):
         typer.echo(sampler.spending())
 
@@ -98,8 +102,29 @@ def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Set
         return production.produce(sampler, places, setting, tell)
 
 
+def table_name(model: str) -> str:
+    """SmolLM2's table is the notebook's; another model's has the last part of its name in its own."""
+    if model == "smollm2":
+        return NAME
+    last = Path(model.split("@")[0].rpartition("+")[2]).name.rpartition(":")[2]
+    return f"{NAME}_{re.sub(r'[^A-Za-z0-9.-]+', '-', last)}"
+
+
+def _as_asked(model: str) -> str:
+    """The argument as anyone would give it: of a folder that only this machine has, the name."""
+    if model == "smollm2":
+        return ""
+    parts = [Path(part).name if Path(part).is_absolute() else part for part in model.split("+")]
+    return f"{'+'.join(parts)} "
+
+
 def _write(
-    table: pd.DataFrame, sampler: TextSampler | ApiSampler, places: list[History], setting: Setting, results: Path
+    table: pd.DataFrame,
+    sampler: TextSampler | ApiSampler,
+    places: list[History],
+    setting: Setting,
+    path: Path,
+    asked: str,
 ) -> Path:
     """The table, and beside it where it comes from."""
     from dataclasses import asdict
@@ -110,7 +135,6 @@ def _write(
     from scope_lite.runs.files import replace_text
     from scope_lite.tasks import tau2
 
-    path = results / f"{NAME}.csv"
     write_replies(table, path)
     facts = provenance.collect()
     packages = facts["packages"] | {
@@ -118,7 +142,7 @@ def _write(
     }
     tasks = [place.task for place in places]
     note: dict[str, Any] = {
-        "command": f"scope-lite simulator replies --histories {tasks.count('p4g')} --scenarios "
+        "command": f"scope-lite simulator replies {asked}--histories {tasks.count('p4g')} --scenarios "
         f"{tasks.count('retail')} --replies {setting.replies} --max-new-tokens {setting.max_new_tokens} "
         f"--seed {setting.seed}" + "".join(f' --only "{start}"' for start in setting.only),
         "model": sampler.name,
