@@ -7,6 +7,7 @@ import json
 import math
 from copy import deepcopy
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -394,6 +395,9 @@ def test_the_cell_takes_text_and_its_buttons_lead_the_talk(run):
     assert "you are told" in widget.page.value and "a donation above 0 was stated" in widget.page.value
     widget.undo.click()
     assert not widget.say.disabled and widget.talk.turns[-1].reply is None
-    listening = chat_widget(run.name, "plain", root=run.parent, alternatives=1)
+    listening = chat_widget(run.name, "plain", root=run.parent, alternatives=8)
     listening.say.click()
-    assert listening.talk.turns[0].reply and listening.reply not in listening.children[1].children
+    heard = listening.talk.turns[0].reply
+    assert heard and len(heard.probabilities) == 3
+    assert all(f">{escape(words)}</td>" in listening.page.value for words in heard.probabilities)
+    assert listening.reply not in listening.children[1].children

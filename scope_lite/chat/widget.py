@@ -81,17 +81,16 @@ class ChatWidget(widgets.VBox):
 
 
 def page(talk: Talk, about: str = "") -> str:
-    """The whole talk as HTML; bars for the newest act (and reply), and for the outcome at the end."""
+    """The whole talk as HTML; bars for the newest act, the reply before it, and the outcome at the end."""
     parts = [f"<div><i>{escape(line)}</i></div>" for line in (about, talk.legend) if line]
     if talk.told:
         parts.append(
             f'<div style="white-space: pre-wrap"><i>you are told: {escape(talk.sentence(talk.told))}</i></div>'
         )
     for number, turn in enumerate(talk.turns, 1):
-        newest = number == len(talk.turns)
-        parts.append(_message(talk, turn.act, bars=newest))
+        parts.append(_message(talk, turn.act, bars=number == len(talk.turns)))
         if turn.reply:
-            parts.append(_message(talk, turn.reply, bars=newest))
+            parts.append(_message(talk, turn.reply, bars=number >= len(talk.turns) - 1))
     if talk.ending:
         expected = talk.ending.expected_reward
         more = "" if expected is None else f" (expected {expected:.2f})"
