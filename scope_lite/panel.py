@@ -35,7 +35,7 @@ class Panel:
             rows = np.arange(i * dialogues, (i + 1) * dialogues)
             parts.append((rows, self.seat(member, keys[rows])))
         names = [m.name for m in self.members for _ in range(dialogues)]
-        tasks = draw_tasks(self.world, keys)
+        tasks = draw_tasks(len(self.world.tasks), keys)
         seat = ModelSeat(policy, keys, "policy", [self.world.tasks[t] for t in tasks])
         return run_dialogues(self.world, seat, RoutedSeat(parts), keys, names)
 
@@ -48,7 +48,7 @@ class Panel:
 
     def _own_users(self, member: PanelMember, keys: RowKeys) -> ScriptedUsers | BeliefUsers:
         """Scripted users, or (a member with another sharpness than 1) the exact simulator of its population."""
-        prior, tasks = self.world.prior_vector(member.population), draw_tasks(self.world, keys)
+        prior, tasks = self.world.prior_vector(member.population), draw_tasks(len(self.world.tasks), keys)
         if member.kind == "scripted":
             return ScriptedUsers.sample(self.world, prior, keys.uniforms(0, "task")[:, 0], tasks)
         known = told_prior(self.world, prior, draw_prompts(self.world, prior, keys))

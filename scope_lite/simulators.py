@@ -108,9 +108,9 @@ def check_names(config: RunConfig, folder: Path | None = None) -> None:
         raise ScopeError(closest(config.model, there, "model"))
 
 
-def draw_tasks(world: World, keys: RowKeys) -> Int[np.ndarray, " b"]:
-    """The task of each row, uniform; from ``keys.by_group()`` it is one for a whole group."""
-    return (keys.uniforms(0, "task", token=4)[:, 0] * len(world.tasks)).astype(int)
+def draw_tasks(count: int, keys: RowKeys) -> Int[np.ndarray, " b"]:
+    """The task of each row, uniform over ``count``; from ``keys.by_group()`` it is one for a whole group."""
+    return (keys.uniforms(0, "task", token=4)[:, 0] * count).astype(int)
 
 
 def draw_prompts(world: World, prior: Float[np.ndarray, " Z"], keys: RowKeys) -> Int[np.ndarray, " b"]:
@@ -146,7 +146,7 @@ def seat_simulator(
     believed = told_prior(world, prior, drawn)
     if outcome == "judge":
         believed = np.eye(len(prior))[believed.argmax(axis=1)]
-    referee = BeliefUsers(world, believed, len(keys), tasks=draw_tasks(world, shared))
+    referee = BeliefUsers(world, believed, len(keys), tasks=draw_tasks(len(world.tasks), shared))
     return RefereedSeat(seat, referee, keys)
 
 

@@ -111,7 +111,7 @@ def test_a_talk_with_a_member_is_a_rollout_with_it(world):
     for member in policy.panel.members:
         talk = play(policy, member.name, seed=3)
         keys = RowKeys.grid(3, 0, 1, 1)
-        told = [policy.world.tasks[t] for t in draw_tasks(policy.world, keys)]
+        told = [policy.world.tasks[t] for t in draw_tasks(len(policy.world.tasks), keys)]
         seat = ModelSeat(policy.model, keys, "policy", told)
         (rollout,) = run_dialogues(policy.world, seat, policy.panel.seat(member, keys), keys, [member.name])
         assert written(talk) == list(zip(rollout.acts, rollout.replies, strict=True))

@@ -228,7 +228,7 @@ def test_every_shipped_panel_is_the_one_that_would_be_made_today(path):
 def test_the_outcome_of_a_dialogue_of_models_is_judged_by_their_words_and_their_private_halves():
     library, keys = Library(WORLD), RowKeys.grid(0, 1, 16, 4)
     model, population = library.seat_model("qwen3-tiny"), dict(SPEC.prior)
-    tasks, prompts = draw_tasks(WORLD, keys.by_group()), draw_prompts(WORLD, WORLD.prior, keys.by_group())
+    tasks, prompts = draw_tasks(len(WORLD.tasks), keys.by_group()), draw_prompts(WORLD, WORLD.prior, keys.by_group())
     policy = ModelSeat(model, keys, "policy", [WORLD.tasks[t] for t in tasks])
     partner = seat_simulator(WORLD, model, population, keys, keys.by_group(), "world")
     rollouts = run_dialogues(WORLD, policy, partner, keys, ["self"] * len(keys))

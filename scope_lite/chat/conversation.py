@@ -101,7 +101,7 @@ class Conversation(Talk):
     def _begin(self) -> None:
         world = self.world
         self.keys = RowKeys(self.seed, 0, np.array([self.talk]), np.zeros(1, dtype=int))
-        tasks = draw_tasks(world, self.keys)
+        tasks = draw_tasks(len(world.tasks), self.keys)
         system = world.tasks[tasks[0]]
         self._policy = ModelSeat(self.policy.model, self.keys, "policy", [system])
         if self.by_hand:

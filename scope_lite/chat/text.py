@@ -19,6 +19,7 @@ from scope_lite.episodes import CONTEXT, Episode
 from scope_lite.errors import ScopeError
 from scope_lite.records import FAILED, Transcript
 from scope_lite.rng import RowKeys
+from scope_lite.simulators import draw_tasks
 from scope_lite.tasks.turns import SeatName
 
 FORM, TOOL = "form", "tool"
@@ -104,7 +105,7 @@ class TextConversation(Talk):
         """A task and its seats, before anyone has spoken."""
         self.keys = RowKeys(self.seed, 0, np.full(1 + self.alternatives, self.talk), np.arange(1 + self.alternatives))
         scene, row = self.policy.scene, self.keys[np.array([0])]
-        number = int(row.uniforms(0, "task", token=4)[0, 0] * scene.task.count("test"))  # as scene.converse draws it
+        number = int(draw_tasks(scene.task.count("test"), row)[0])  # as in evaluation
         self._episode = scene.task.open(number, "test", self.policy.person(self.partner, row))
         systems, limit = self._episode.systems, scene.config.text.max_new_tokens
         self._policy = ModelSpeaker(AGENT, self.policy.model, self.keys, "policy", systems["policy"], limit)

@@ -99,7 +99,7 @@ def sampled_epsilon(config: RunConfig, saved: Checkpoint | None, dialogues: int,
         cast.load_state(saved.tensors)
     step = saved.step if saved else 0
     keys = RowKeys(config.seed, step, FIRST_GROUP + np.arange(dialogues), np.zeros(dialogues, dtype=int))
-    policy = ModelSeat(learner.model, keys, "policy", [world.tasks[t] for t in draw_tasks(world, keys)])
+    policy = ModelSeat(learner.model, keys, "policy", [world.tasks[t] for t in draw_tasks(len(world.tasks), keys)])
     simulator, names = cast.seat(keys)
     run_dialogues(world, policy, simulator, keys, names)
     laws = np.concatenate(simulator.distributions()[: world.horizon])

@@ -46,7 +46,7 @@ class NanoScene:
         return Panel(self.library, tuple(seen))
 
     def play(self, policy: SeatModel, cast: Cast | TrainedCast, keys: RowKeys) -> Played:
-        told = [self.world.tasks[t] for t in draw_tasks(self.world, keys.by_group())]
+        told = [self.world.tasks[t] for t in draw_tasks(len(self.world.tasks), keys.by_group())]
         seat = ModelSeat(policy, keys, "policy", told)
         simulator, names = cast.seat(keys)
         rollouts = run_dialogues(self.world, seat, simulator, keys, names)

@@ -35,6 +35,7 @@ from scope_lite.scenes.text_cast import Partner, TextCast, TextMember, TextPanel
 from scope_lite.scenes.text_tasks import Split, open_task
 from scope_lite.scenes.text_vllm import VllmRollouts
 from scope_lite.seats import ModelSeat
+from scope_lite.simulators import draw_tasks
 from scope_lite.tasks.turns import SeatName
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class TextScene:
             about: what each row's simulator is told of its person; ``names[i]`` is its name.
         """
         drawn = keys.by_group() if split == "train" else keys
-        numbers = (drawn.uniforms(0, "task", token=4)[:, 0] * self.task.count(split)).astype(int)
+        numbers = draw_tasks(self.task.count(split), drawn)
         episodes = [self.task.open(int(n), split, text) for n, text in zip(numbers, about, strict=True)]
         seat = self.model_seat(policy, keys, "policy", seat_systems(episodes, "policy"))
         simulators = partner(keys, seat_systems(episodes, "simulator"))
