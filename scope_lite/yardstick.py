@@ -100,7 +100,7 @@ def side_by_side(base: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.D
 
     For :func:`act_yardstick` and :func:`reference_recovery`, which then compare with ``base``, whose direct replies at
     T = 1 keep their name. Of the others (by name) direct replies at T = 1 carry their simulator's name, those at the
-    lowest temperature the name with "sharpened". Kept are the P4G histories that all tables have.
+    lowest temperature, the sharpened simulator, the name with it. Kept are the P4G histories that all tables have.
     """
     tables = {DIRECT: base, **others}
     parts = []
@@ -109,8 +109,8 @@ def side_by_side(base: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.D
         parts.append(direct[direct["condition"] == DIRECT].assign(condition=name))
         temperatures = direct["condition"].str.extract(r"T = ([\d.]+)")[0].astype(float)
         if name != DIRECT and temperatures.min() < 1:
-            cold = f"{name}, sharpened (T = {temperatures.min():g})"
-            parts.append(direct[temperatures == temperatures.min()].assign(condition=cold))
+            cold = direct[temperatures == temperatures.min()]
+            parts.append(cold.assign(condition=f"{name}, T = {temperatures.min():g}"))
     common = set.intersection(*(set(part["history"]) for part in parts))
     joined = pd.concat(parts, ignore_index=True)
     return joined[joined["history"].isin(common)].reset_index(drop=True)

@@ -171,7 +171,7 @@ def test_simulators_stand_side_by_side_at_the_histories_that_all_have() -> None:
     joined = yardstick.side_by_side(
         base, {"fine-tuned": tuned, "aligned": tuned[tuned["condition"] == "direct, T = 1"]}
     )
-    names = ["direct, T = 1", "fine-tuned", "fine-tuned, sharpened (T = 0.4)", "aligned"]
+    names = ["direct, T = 1", "fine-tuned", "fine-tuned, T = 0.4", "aligned"]
     assert joined["condition"].unique().tolist() == names
     assert (joined.groupby("condition")["history"].nunique() == 6).all()
     found = yardstick.act_yardstick(joined, people()).query("view == 'given the act'").set_index("condition")
