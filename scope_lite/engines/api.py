@@ -116,7 +116,7 @@ class ApiSampler:
         if replies < 1:
             raise ScopeError(f"replies must be at least 1, got {replies}")
         if config.grammar is not None:
-            raise ScopeError("an endpoint can't be held to a grammar, and some would ignore it silently: set none")
+            raise ScopeError("an endpoint can't be held to a grammar: leave text.grammar out, or set it to false")
         keys = [self._key(history, config) for history in histories]
         done = {key: (self.cache.get(key) if self.cache else []) for key in keys}
         # Equal histories share a key and are asked once; a longer recorded list serves a smaller request.
