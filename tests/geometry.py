@@ -22,9 +22,9 @@ SLACK = 0.1
 
 
 def problems(fig: Figure) -> list[str]:
-    """One line for each text that is cut off or lies on another, legend that hides something, and empty panel."""
+    """One line for each text that is cut off, lies on another or is too small, legend that hides, and empty panel."""
     texts = drawn_texts(fig)
-    found = cut_texts(fig, texts) + overlapping_texts(texts)
+    found = cut_texts(fig, texts) + overlapping_texts(texts) + small_texts(fig, texts)
     for ax in fig.axes:
         if is_empty(ax):
             found.append(f"empty panel {ax.get_title(loc='left')!r}")
@@ -32,10 +32,10 @@ def problems(fig: Figure) -> list[str]:
     return found + [line for legend in legends for line in hidden_by(legend, fig, texts)]
 
 
-def small_texts(fig: Figure) -> list[str]:
-    """One line for each text that is smaller than SMALLEST points once the figure is scaled to a journal's column."""
+def small_texts(fig: Figure, texts: list[Text]) -> list[str]:
+    """The texts that are smaller than SMALLEST points once the figure is scaled down to a journal's column."""
     scale = min(1.0, COLUMN / fig.get_size_inches()[0])
-    sizes = {text.get_text(): text.get_fontsize() * scale for text in drawn_texts(fig)}
+    sizes = {text.get_text(): text.get_fontsize() * scale for text in texts}
     return [f"{size:.1f} points at 9 cm: {text!r}" for text, size in sizes.items() if size < SMALLEST]
 
 

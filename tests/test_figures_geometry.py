@@ -5,7 +5,7 @@ Those that only notebooks draw are looked at by the same helpers when the notebo
 
 import matplotlib.pyplot as plt
 import pytest
-from geometry import problems, small_texts
+from geometry import problems
 
 from scope_lite.figures.gallery import GALLERY, read_tables
 from scope_lite.figures.planner import memory_bars
@@ -26,8 +26,7 @@ def house_style():
 
 @pytest.mark.parametrize("entry", DRAWN, ids=lambda e: e.number)
 def test_a_figure_of_the_gallery_is_well_laid_out(entry):
-    fig = entry.draw(read_tables(entry, RESULTS)[1])
-    assert problems(fig) == [] and small_texts(fig) == []
+    assert problems(entry.draw(read_tables(entry, RESULTS)[1])) == []
 
 
 @pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct", "Qwen3-4B-Instruct-2507"])
@@ -35,15 +34,15 @@ def test_a_figure_of_the_gallery_is_well_laid_out(entry):
 def test_the_memory_plan_of_the_gpu_notebook_is_well_laid_out(name, gpu):
     planned = plan(shape_of(name), card(gpu), workload())
     fig = memory_bars(planned.table(), planned.card.memory / GIB, f"{planned.shape.name} on {planned.card.name}")
-    assert problems(fig) == [] and small_texts(fig) == []
+    assert problems(fig) == []
 
 
 def test_letters_too_small_for_a_column_are_found():
     fig, ax = plain()
     ax.text(0.5, 0.2, "tiny", fontsize=4.9)
-    assert len(small_texts(fig)) == 1 and "'tiny'" in small_texts(fig)[0]
+    assert problems(fig) == ["4.9 points at 9 cm: 'tiny'"]
     fig.set_size_inches(9, 2)  # everything is scaled down, then
-    assert len(small_texts(fig)) > 5
+    assert len(problems(fig)) > 5
 
 
 def plain():

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import papermill
 import pytest
-from geometry import problems, small_texts
+from geometry import problems
 
 import scope_lite.notebook
 from scope_lite.figures import sidecar
@@ -49,13 +49,13 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import matplotlib.pyplot as plt
 import scope_lite.notebook
-from geometry import problems, small_texts
+from geometry import problems
 
 ill_laid_out, whole_show, whole_show_figure = {{}}, plt.show, scope_lite.notebook.show_figure
 
 
 def look(figure, name):
-    if found := problems(figure) + small_texts(figure):
+    if found := problems(figure):
         ill_laid_out[name] = found
 
 
@@ -184,7 +184,7 @@ def test_the_figures_of_the_theory_notebook_are_readable_in_a_column(monkeypatch
 
     def look(figure, name):
         shown.append(name)
-        if found := problems(figure) + small_texts(figure):
+        if found := problems(figure):
             ill_laid_out[name] = found
         plt.close(figure)
 
