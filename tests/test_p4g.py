@@ -304,6 +304,13 @@ def annotated(raw: Path) -> tuple[p4g.Dialogue, ...]:
     return p4g.load_dialogues(raw, annotated=True)
 
 
+def test_what_a_model_may_learn_from_is_not_what_it_is_held_against(
+    raw: Path, annotated: tuple[p4g.Dialogue, ...]
+) -> None:
+    free = p4g.load_unannotated(raw)
+    assert len(free) == 717 and not {d.name for d in free} & {d.name for d in annotated}
+
+
 def test_the_real_files_hold_what_the_notes_say(dialogues: tuple[p4g.Dialogue, ...]) -> None:
     assert len(dialogues) == 1017 and sum(len(d.turns) for d in dialogues) == 20932
     given = [d.persuadee.donation for d in dialogues]

@@ -28,11 +28,11 @@ def small_finetune(
     fresh: Fresh = False,
 ) -> None:
     """Fine-tune an adapter on Persuasion for Good; the same command goes on after a stop (hours on a CPU)."""
-    from scope_lite.tasks.p4g import ROLES, load_dialogues
+    from scope_lite.tasks.p4g import ROLES, load_unannotated
 
     if role not in ROLES:
         raise ScopeError(f"unknown role {role!r}: choose {' or '.join(ROLES)}")
-    dialogues = load_dialogues(raw)
+    dialogues = load_unannotated(raw)
     from tqdm import tqdm
 
     from scope_lite.small import FinetuneConfig, Progress, finetune
@@ -87,10 +87,10 @@ def small_align(
     from tqdm import tqdm
 
     from scope_lite.small import AlignConfig, align
-    from scope_lite.tasks.p4g import load_dialogues
+    from scope_lite.tasks.p4g import load_unannotated
 
     config = AlignConfig(reward, start, strength, steps, learning_rate=learning_rate, seed=seed)  # type: ignore[arg-type]
-    dialogues = load_dialogues(raw)
+    dialogues = load_unannotated(raw)
     with tqdm(total=steps, desc=f"{reward}: loading", unit="step", dynamic_ncols=True) as bar:
 
         def show(step: int, metrics: dict[str, float]) -> None:

@@ -40,7 +40,7 @@ def finetune(
 
     Args:
         config: what to train.
-        dialogues: all of them; the split is by name.
+        dialogues: split by their names; the command leaves out the annotated ones, at which notebook 02 asks.
         work: the run's own folder, for checkpoints.
         out: the adapter's folder, replaced at the end.
         device: as for ``load_model``.

@@ -146,6 +146,15 @@ def load_dialogues(path: Path | None = None, annotated: bool = False, download: 
     return tuple(dialogues)
 
 
+def load_unannotated(path: Path | None = None, download: bool = True) -> tuple[Dialogue, ...]:
+    """The 717 dialogues without acts, arguments as in :func:`load_dialogues`.
+
+    What a model may learn from: at the other 300 it is asked, and their people are what it is held against.
+    """
+    yardstick = {dialogue.name for dialogue in load_dialogues(path, annotated=True, download=download)}
+    return tuple(d for d in load_dialogues(path, download=download) if d.name not in yardstick)
+
+
 def _turns_by_dialogue(lines: pd.DataFrame) -> dict[str, list[Turn]]:
     # By turn number, not by neighbouring rows: in five annotated dialogues the rows of a turn are torn apart.
     turns: dict[str, dict[tuple[int, int], list[tuple[str, str]]]] = {}
