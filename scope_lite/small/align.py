@@ -40,7 +40,6 @@ from scope_lite.collapse import mode_share, normalise_reply
 from scope_lite.config import RunConfig, TextConfig
 from scope_lite.engines import adapters
 from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import SMOLLM2, LoadedModel, load_model
 from scope_lite.engines.reply_cache import Reply
 from scope_lite.errors import ScopeError
@@ -54,6 +53,7 @@ from scope_lite.runs.provenance import collect
 from scope_lite.scenes.text import fold_adapters
 from scope_lite.small.data import batch_of, histories
 from scope_lite.small.folders import lora_settings, on_top_of, replacing, working, write_weights
+from scope_lite.small.packed import PackedSeat
 from scope_lite.tasks.p4g import COMMIT, Dialogue
 from scope_lite.tasks.p4g_acts import ACT_GROUPS, first_sentence, load_classifier
 
@@ -102,7 +102,7 @@ class AlignConfig:
 
     def run(self) -> RunConfig:
         """What the learner reads; its own KL term is off, for the KL is in the reward."""
-        text = TextConfig(reply_tokens=self.max_new_tokens, micro_batch=8)
+        text = TextConfig(reply_tokens=self.max_new_tokens, micro_batch=self.group_size)  # a group is read in one row
         return RunConfig(
             world="p4g", model=self.model, learning_rate=self.learning_rate, lora_rank=self.rank, kl_coef=0.0, text=text
         )
@@ -154,7 +154,7 @@ class Aligner:
 
     def __init__(self, config: AlignConfig, loaded: LoadedModel, chats: Sequence[Sequence[Message]]) -> None:
         self.config, self.loaded = config, loaded
-        seat = SeatModel(fold_adapters(loaded.model), loaded.tokenizer)
+        seat = PackedSeat(fold_adapters(loaded.model), loaded.tokenizer)
         self.learner = Learner(seat, config.run(), config.seed)
         prompts = TextSampler(loaded).prompt_ids
         self.chats = [chat for chat in chats if len(prompts(chat, 0)) <= config.max_prompt_tokens]
@@ -210,8 +210,9 @@ class Aligner:
     def _reference(self, transcripts: list[Transcript]) -> Float[Tensor, " replies"]:
         """Log-probability of each whole reply under the model that the run started from, nats."""
         sums = []
-        for start in range(0, len(transcripts), 8):
-            batch = collate(transcripts[start : start + 8], pad=self.loaded.tokenizer.pad_token_id)
+        size = self.config.group_size
+        for start in range(0, len(transcripts), size):
+            batch = collate(transcripts[start : start + size], pad=self.loaded.tokenizer.pad_token_id)
             logprobs, _ = self.learner.reference.token_logprobs(batch)
             sums.append(torch.zeros(len(batch.ids)).index_add(0, batch.row, logprobs))
         return torch.cat(sums)
