@@ -54,10 +54,13 @@ PERSUADER_TALK = re.compile(
     r"(?:donat|giv|contribut)"
     r"|\byour (?:\w+ )?(?:donation|contribution)s? (?:will|can|could|would|goes|is going|helps?)\b"
     r"|\bthank(?:s| you)(?: so| very)?(?: much)? for your (?:\w+ )?(?:donation|generosity|contribution)"
-    r"|^(?:persuader|assistant)\s*:",
+    r"|\bhow (?:can|may) i (?:help|assist) you\b|^(?:persuader|assistant)\s*:",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a persuader says and the one who is asked does not: 8 % of human persuaders' turns, 0.6 % of persuadees'."""
+"""What a persuader says and the one who is asked does not: 8 % of human persuaders' turns, 0.6 % of persuadees'.
+
+And the assistant's "How can I help you?", which nobody of P4G says; "happy to help" may be the giver's.
+"""
 REFUSAL = re.compile(
     r"\bas an? (?:ai|artificial|language model)\b|\b(?:large )?language model\b"
     r"|\bi(?:'m| am) (?:just |only )?an? (?:ai\b|artificial intelligence|virtual assistant|chat ?bot|computer program)"

@@ -64,7 +64,8 @@ def played(texts: Sequence[Sequence[str]], situations: int = 2, **fields: object
         ("Would you like to donate to the children?", PERSUADEE, True),
         ("How much would you like to give today?", PERSUADEE, True),
         ("I would like to donate a dollar.", PERSUADEE, False),
-        ("How can I help you today?", PERSUADEE, False),  # who is asked may want to help
+        ("How can I help you today?", PERSUADEE, True),  # the assistant comes through
+        ("I am happy to help the children.", PERSUADEE, False),  # who is asked may want to help
     ],
 )
 def test_role_inversion(text: str, script: health.Script, fires: bool) -> None:
