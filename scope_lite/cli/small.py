@@ -83,7 +83,7 @@ def small_align(
     ] = None,
     fresh: Fresh = False,
 ) -> None:
-    """Align a persuadee with a reward until it is collapsed; the same command goes on after a stop (hours on a CPU)."""
+    """Align a persuadee with a reward, to collapse it; the same command goes on after a stop (an hour on a CPU)."""
     from tqdm import tqdm
 
     from scope_lite.small import AlignConfig, align

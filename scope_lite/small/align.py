@@ -71,7 +71,7 @@ class AlignConfig:
     strength: float = 1.0
     """alpha / beta: weight of the reward over that of the KL"""
     steps: int = 60
-    """optimizer steps"""
+    """optimizer steps; one takes a minute of one core with SmolLM2 in fp32 (63 CPU seconds where it was measured)"""
     groups: int = 4
     """histories a step"""
     group_size: int = 16
