@@ -27,7 +27,7 @@ from scope_lite.engines.generate import SamplingConfig
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import find_model, load_model
 from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.engines.vllm.engine import ENVIRONMENT, VllmEngine, VllmSettings
+from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
 from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
 from scope_lite.engines.vllm.sync import AdapterSync, next_logprobs, probe_prompts
@@ -138,7 +138,7 @@ def test_the_api_engine_gets_its_replies_from_vllms_own_server(tmp_path) -> None
         "--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager", "--distributed-executor-backend", "uni",
     ]  # fmt: skip
     with (tmp_path / "server.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **ENVIRONMENT})
+        server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment()})
         try:
             wait_for(port, server)
             place = parse_endpoint(f"openai:small@http://127.0.0.1:{port}/v1")

@@ -25,7 +25,7 @@ from scope_lite.engines.generate import SamplingConfig
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import load_model
 from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings
+from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
 from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
 from scope_lite.engines.vllm.sync import AdapterSync, compare, probe_prompts
@@ -187,6 +187,12 @@ def test_without_vllm_one_line_says_what_to_do(monkeypatch, model, tmp_path) -> 
 def test_importing_the_engine_imports_no_vllm() -> None:
     code = "import sys, scope_lite.scenes.text; assert 'vllm' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
+
+
+def test_only_a_gpu_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    for gpu in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        assert ("TORCHDYNAMO_DISABLE" in environment()) is not gpu and "VLLM_NO_USAGE_STATS" in environment()
 
 
 def test_ratios_of_a_sampler_that_agrees_and_of_one_that_does_not() -> None:

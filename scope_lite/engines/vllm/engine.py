@@ -33,9 +33,13 @@ KEPT_ADAPTERS = 8
 """versions that stay in memory; an older one that still speaks is read again from its folder"""
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process: no spawn guard, works in a notebook (pitfall P24)
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB, on a CPU only
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
+}
+ON_CPU = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    # nothing is compiled: it would need a C++ compiler, and fails where the environment's path holds a space
+    "TORCHDYNAMO_DISABLE": "1",
 }
 
 
@@ -91,7 +95,7 @@ class VllmEngine:
         ranks = [rank for rank in RANKS if rank >= self.settings.rank]
         if not ranks:
             raise ScopeError(f"vLLM serves adapters of rank {RANKS[-1]} at most, not {self.settings.rank}")
-        for name, value in ENVIRONMENT.items():
+        for name, value in environment().items():
             os.environ.setdefault(name, value)
         self._vllm = import_vllm()
         self.sleeps = can_sleep()
@@ -256,6 +260,13 @@ class VllmEngine:
         del self.llm
         cleanup_dist_env_and_memory()
         self._scratch.cleanup()
+
+
+def environment() -> dict[str, str]:
+    """The environment variables that vLLM is to find on this machine, unless they are set; before it is imported."""
+    import torch
+
+    return ENVIRONMENT if torch.cuda.is_available() else ENVIRONMENT | ON_CPU
 
 
 def import_vllm() -> Any:
