@@ -233,4 +233,5 @@ def fold_adapters(model: PreTrainedModel) -> PreTrainedModel:
         layer.merge()
         above, _, last = name.rpartition(".")
         setattr(model.get_submodule(above), last, layer.get_base_layer())
+    vars(model).pop("peft_config", None)  # or peft takes it for a model that still has one
     return model
