@@ -168,6 +168,13 @@ class RunConfig(Settings):
     simulator: SimulatorConfig = SimulatorConfig()
     text: TextConfig = TextConfig()
 
+    @model_validator(mode="after")
+    def _teaches(self) -> RunConfig:
+        if self.simulator.kind in ("trained", "self") and self.simulator.reward == "curriculum" and self.group_size < 3:
+            # of two, each is as far from the mean as the other: equal credit, no signal
+            raise ValueError("the reward 'curriculum' tells rollouts apart from a group_size of 3 on")
+        return self
+
     @property
     def is_text(self) -> bool:
         return self.world in TEXT_WORLDS
@@ -297,7 +304,8 @@ def parse_config(content: Any, where: str = "config") -> RunConfig:
             parts: dict[str, type[Settings]] = {"simulator": SimulatorConfig, "text": TextConfig}
             fields = parts.get(key.rpartition(".")[0], RunConfig).model_fields
             raise ScopeError(f"{where}: {closest(key.split('.')[-1], list(fields), 'key')}") from None
-        raise ScopeError(f"{where}: {key}: {first['msg']} (got {first['input']!r})") from None
+        told = f"{key}: {first['msg']} (got {first['input']!r})" if key else str(first["msg"])
+        raise ScopeError(f"{where}: {told}") from None
 
 
 def load_config(path: Path) -> RunConfig:

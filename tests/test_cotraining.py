@@ -237,3 +237,9 @@ def test_with_a_head_start_only_the_simulator_learns_and_then_both(tmp_path, mon
     train(method_config("cotraining", **settings, simulator={"sharpness": 1.0, "head_start": 2}), tmp_path)
     policy, simulator = learned[::2], learned[1::2]
     assert policy == [False, False, True] and simulator == [True, True, True]
+
+
+def test_a_group_of_two_is_refused_for_the_curriculum_which_could_not_tell_them_apart():
+    with pytest.raises(ScopeError, match="'curriculum' tells rollouts apart from a group_size of 3 on"):
+        method_config("cotraining", group_size=2)
+    assert method_config("cotraining", group_size=2, simulator={"reward": "adversarial"}).group_size == 2
