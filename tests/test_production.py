@@ -33,6 +33,9 @@ class Canned(TextSampler):
     def prompt_ids(self, history, room):  # type: ignore[no-untyped-def]
         return list(" ".join(message["content"] for message in history).encode())
 
+    def _rows(self, config):  # type: ignore[no-untyped-def]
+        return self.rows  # there is no model whose keys and values would need room
+
     def _decode(self, prompts, start, stop, config):  # type: ignore[no-untyped-def]
         if not self.lives:
             raise KeyboardInterrupt
