@@ -11,7 +11,8 @@ from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.rollouts import run_dialogues
 from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat, Seat
-from scope_lite.simulators import Library, PanelMember, draw_prompts, draw_tasks, read_panel, seat_simulator
+from scope_lite.simulators import Library, draw_prompts, draw_tasks, seat_simulator
+from scope_lite.worlds.members import PanelMember, read_panel
 from scope_lite.worlds.users import BeliefUsers, ScriptedUsers, told_prior
 
 FIRST_GROUP = 1_000_000  # panel rows are keyed apart from training rows

@@ -12,10 +12,10 @@ import pandas as pd
 
 from scope_lite.contrasts import rank_correlation
 from scope_lite.sampling import VerbalizedModel
-from scope_lite.simulators import COLLAPSED_SHARPNESS
 from scope_lite.stats import Interval, t_interval
 from scope_lite.worlds import World, get_world
 from scope_lite.worlds.exact import ask_then_match, policy_value, repeat
+from scope_lite.worlds.members import COLLAPSED_SHARPNESS
 from scope_lite.worlds.users import BeliefUsers, draw
 
 UNSEEN, REAL = "panel/unseen/reward", "panel/real/reward"

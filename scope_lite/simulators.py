@@ -7,12 +7,10 @@ dialogues at once. Which simulator speaks in which group is decided by a ``Cast`
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -25,44 +23,12 @@ from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.seats import ModelSeat, RefereedSeat, RoutedSeat, Seat
 from scope_lite.worlds import World, get_world
+from scope_lite.worlds.members import COLLAPSED_SHARPNESS, PanelMember, read_panel
 from scope_lite.worlds.users import BeliefUsers, draw, told_prior
 
-COLLAPSED_SHARPNESS = 8.0
-"""gamma of the collapsed members of every panel"""
 OutcomeRule = Literal["simulator", "world", "judge"]
 CLOSE = "close"
 """what the user hears when the turns are over, and answers with an outcome"""
-
-
-@dataclass(frozen=True)
-class PanelMember:
-    """One simulator of the panel, as ``panel.yaml`` lists it."""
-
-    name: str
-    model: str | None
-    """folder of its model; None for the world's own: scripted users with a hidden type, or an exact simulator"""
-    sharpness: float
-    """gamma at every reply and outcome"""
-    kind: str
-    """collapsed, broad, outside (users that no training simulator knows) or scripted"""
-    population: dict[str, float]
-    """shares of the user types that it speaks for"""
-
-
-def write_panel(path: Path, members: list[PanelMember]) -> None:
-    path.write_text(yaml.safe_dump([asdict(m) for m in members], sort_keys=False))
-
-
-def read_panel(world_name: str, folder: Path | None = None) -> list[PanelMember]:
-    """The panel of a world.
-
-    Raises:
-        ScopeError: if the world has no models yet.
-    """
-    path = (folder / world_name if folder else model_folder(world_name)) / "panel.yaml"
-    if not path.exists():
-        raise ScopeError(f"no panel for world {world_name!r}; run 'scope-lite nano build --world {world_name}'")
-    return [PanelMember(**entry) for entry in yaml.safe_load(path.read_text())]
 
 
 def choice_sets(world: World, tokenizer: Any) -> dict[str, list[int]]:

@@ -15,9 +15,10 @@ from scope_lite.panel import Panel
 from scope_lite.paths import NANO_MODELS
 from scope_lite.rng import RowKeys
 from scope_lite.runs import load_metrics
-from scope_lite.simulators import Library, PanelMember, check_names, read_panel
+from scope_lite.simulators import Library, check_names
 from scope_lite.train import train
 from scope_lite.worlds import get_world
+from scope_lite.worlds.members import PanelMember, read_panel
 from scope_lite.worlds.users import BeliefUsers
 
 WORLD = get_world("persuasion")

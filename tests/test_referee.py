@@ -14,9 +14,9 @@ from scope_lite.contrasts import COMMON, contrast_table, in_points, like_for_lik
 from scope_lite.errors import ScopeError
 from scope_lite.experiments.epsilon import MEASURED, epsilon_by_sampling
 from scope_lite.sampling import VerbalizedModel
-from scope_lite.simulators import read_panel
 from scope_lite.stats import Interval, t_interval
 from scope_lite.worlds import get_world
+from scope_lite.worlds.members import read_panel
 from scope_lite.worlds.users import BeliefUsers, draw
 
 WORLD = get_world("persuasion")

@@ -7,9 +7,9 @@ import pytest
 from scope_lite.config import METHODS, load_config, method_config
 from scope_lite.errors import ScopeError
 from scope_lite.paths import HOME
-from scope_lite.simulators import read_panel
 from scope_lite.train import CollapseAlarm, train
 from scope_lite.worlds import get_world
+from scope_lite.worlds.members import read_panel
 
 SMALL = dict(steps=4, groups=2, group_size=4, eval_every=2, eval_dialogues=2, final_dialogues=4, checkpoint_every=2)
 

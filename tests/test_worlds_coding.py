@@ -12,11 +12,12 @@ from scope_lite.paths import NANO_MODELS
 from scope_lite.rng import RowKeys
 from scope_lite.rollouts import run_dialogues
 from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Library, PanelMember, choice_sets, draw_prompts, draw_tasks, seat_simulator
+from scope_lite.simulators import Library, choice_sets, draw_prompts, draw_tasks, seat_simulator
 from scope_lite.train import train
 from scope_lite.worlds import get_world
 from scope_lite.worlds.coding import ACTS, CONVENTIONS, CodingNumbers, Work, divide_first, turns, write_right
 from scope_lite.worlds.exact import optimal_value, policy_value
+from scope_lite.worlds.members import PanelMember
 
 WORLD = get_world("coding")
 SPEC = WORLD.spec

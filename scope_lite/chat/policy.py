@@ -25,8 +25,9 @@ from scope_lite.scenes.nano import NanoScene
 from scope_lite.scenes.text import TextScene
 from scope_lite.scenes.text_cast import TextCast, TrainedTextCast, draw_personas
 from scope_lite.seats import Seat
-from scope_lite.simulators import Cast, Library, read_panel
+from scope_lite.simulators import Cast, Library
 from scope_lite.worlds import WORLDS, World
+from scope_lite.worlds.members import read_panel
 
 BASE = "base:"
 """before a world's name: its base model, untrained"""

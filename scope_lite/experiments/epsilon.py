@@ -32,7 +32,6 @@ from scope_lite.train import train
 from scope_lite.worlds import get_world
 from scope_lite.worlds.users import draw
 
-EPSILON_TABLE = "epsilon_sampled"
 MEASURED = ("single", "cotraining", "unsharpened")
 FIRST_GROUP = 2_000_000  # rows are keyed apart from those of training and of the panel
 

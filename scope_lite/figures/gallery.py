@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from joblib import Parallel, delayed
 from matplotlib.figure import Figure
 
 from scope_lite.errors import ScopeError
 from scope_lite.figures import cooperation, cotraining, paper, paper_tables, prompts, schematic, sidecar, training
 from scope_lite.figures.style import save_figure, use_style
+
+WORTH_IT = 4
+"""figures from which on a second process pays for its start"""
 
 
 @dataclass(frozen=True)
@@ -300,6 +304,21 @@ def draw(entry: Entry, results: Path, out: Path, svg: bool = False) -> list[Path
     return [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
 
 
+def draw_all(entries: Sequence[Entry], results: Path, out: Path, svg: bool = False) -> Iterator[list[Path]]:
+    """Draw figures side by side, one a core; yields the paths of each (as ``draw`` returns them), in order."""
+    if len(entries) < WORTH_IT:
+        yield from (draw(entry, results, out, svg) for entry in entries)
+        return
+    yield from Parallel(n_jobs=-1, return_as="generator")(
+        delayed(_draw_elsewhere)(entry, results, out, svg) for entry in entries
+    )
+
+
+def _draw_elsewhere(entry: Entry, results: Path, out: Path, svg: bool) -> list[Path]:
+    use_style()  # of this process
+    return draw(entry, results, out, svg)
+
+
 def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -> list[Path]:
     """Redraw the figures and tables from the tables in ``results``, without a model, and write the gallery page.
 
@@ -311,7 +330,7 @@ def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -
         ScopeError: as ``chosen`` does.
     """
     use_style()
-    written = [path for entry in chosen(only or [], results) for path in draw(entry, results, out, svg)]
+    written = [path for paths in draw_all(chosen(only or [], results), results, out, svg) for path in paths]
     if not only:
         found = paper_tables.read(results)
         for table in paper_tables.PAPER_TABLES:

@@ -22,8 +22,8 @@ from scope_lite.errors import ScopeError
 from scope_lite.nano.panels import panel_members
 from scope_lite.nano.teach import DEFAULT_FAMILY, FAMILIES, Renderer, build_tokenizer, pretrain, save_model, user_kl
 from scope_lite.paths import NANO_MODELS, model_folder
-from scope_lite.simulators import PanelMember, read_panel, write_panel
 from scope_lite.worlds import WORLDS, get_world
+from scope_lite.worlds.members import PanelMember, read_panel, write_panel
 
 ADAPT_STEPS = 100
 """steps by which the base of ``persuasion`` becomes that of a random world"""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from scope_lite.nano.teach import DEFAULT_FAMILY
-from scope_lite.simulators import COLLAPSED_SHARPNESS, PanelMember
 from scope_lite.worlds import World
+from scope_lite.worlds.members import COLLAPSED_SHARPNESS, PanelMember
 from scope_lite.worlds.spec import USER
 
 
