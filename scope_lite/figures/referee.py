@@ -218,6 +218,7 @@ def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str,
     fig.supylabel(ylabel, fontsize=9)
     footnote(
         fig,
-        f"nano · {len(worlds)} random worlds (points), one run each; diamonds: means by value or fifth, 95 % t-intervals",
+        f"nano · {len(worlds)} random worlds (points), one run each; diamonds: means by value or fifth, "
+        "95 % t-intervals",
     )
     return fig
