@@ -127,7 +127,22 @@ def rotation(keys: RowKeys, members: int, draw: Literal["group", "rollout"]) -> 
     return (turn + keys.member if draw == "rollout" else turn) % members
 
 
-class Cast:
+class FrozenCast:
+    """What simulators that learn nothing, at nano or in text, have to tell and to keep."""
+
+    def answers(self) -> dict[str, float]:
+        """Where the mode stands is worth drawing only when it can move."""
+        return {}
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Nothing to keep in a checkpoint."""
+        return {}
+
+    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
+        pass
+
+
+class Cast(FrozenCast):
     """Decides which simulator plays which group, and seats it (the paper's Frozen, Persona, VS and Ensemble)."""
 
     def __init__(self, library: Library, config: SimulatorConfig):
@@ -165,17 +180,6 @@ class Cast:
     def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
         """A frozen simulator learns nothing."""
         return {}
-
-    def answers(self) -> dict[str, float]:
-        """Where the mode stands is worth drawing only when it can move."""
-        return {}
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Nothing to keep in a checkpoint."""
-        return {}
-
-    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        pass
 
 
 def outcome_rule(world: World, config: SimulatorConfig) -> OutcomeRule:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import yaml
 from jaxtyping import Int
-from torch import Tensor
 
 from scope_lite.cotraining import TrainedSimulator
 from scope_lite.engines.hf import SeatModel
@@ -21,7 +20,7 @@ from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.scenes.prompted import PromptedSeat
 from scope_lite.seats import RoutedSeat
-from scope_lite.simulators import rotation
+from scope_lite.simulators import FrozenCast, rotation
 
 if TYPE_CHECKING:
     from scope_lite.scenes.text import TextScene
@@ -46,7 +45,7 @@ def read_text_panel(path: Path) -> list[TextMember]:
     return [TextMember(**entry) for entry in yaml.safe_load(path.read_text())]
 
 
-class TextCast:
+class TextCast(FrozenCast):
     """The frozen simulators of training: which plays which group, and what it is told of its person."""
 
     def __init__(self, scene: TextScene):
@@ -73,17 +72,6 @@ class TextCast:
     def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, float | None]:
         """A prompted simulator learns nothing; how it spoke in this step."""
         return self._newest.metrics() if self._newest else {}
-
-    def answers(self) -> dict[str, float]:
-        """Where the mode stands is worth drawing only when it can move."""
-        return {}
-
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Nothing to keep in a checkpoint."""
-        return {}
-
-    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        pass
 
 
 class TrainedTextCast(TrainedSimulator):
