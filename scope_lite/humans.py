@@ -25,6 +25,8 @@ CEILING = 2.0
 """Dollars: what a participant was paid, and the top of the paper's donation reward."""
 DONATION_EDGES = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Upper ends of the donation bins, in dollars; the first bin holds those who gave nothing."""
+DONATION_BINS = ("0", *(f"{a:g} to {b:g}" for a, b in pairwise(DONATION_EDGES)))
+UNSAID = "no amount"
 
 Pair = tuple[str, str]
 """The persuader's last act, the persuadee's first act in answer."""
@@ -81,10 +83,17 @@ def donation_shares(dollars: Float[np.ndarray, " people"] | Sequence[float]) -> 
     Columns: donation (the bin: "0", "0 to 0.5", ... each with its upper end), people, share, low, high (Wilson, 95 %).
     """
     given = np.asarray(dollars, dtype=float)
-    names = ["0", *(f"{a:g} to {b:g}" for a, b in pairwise(DONATION_EDGES))]
-    people = np.bincount(np.searchsorted(DONATION_EDGES, given), minlength=len(names))
+    people = np.bincount(np.searchsorted(DONATION_EDGES, given), minlength=len(DONATION_BINS))
     low, high = proportion_confint(people, len(given), method="wilson")
-    return pd.DataFrame({"donation": names, "people": people, "share": people / len(given), "low": low, "high": high})
+    shares = {"share": people / len(given), "low": low, "high": high}
+    return pd.DataFrame({"donation": list(DONATION_BINS), "people": people} | shares)
+
+
+def donation_bin(dollars: float | None) -> str:
+    """The bin of a stated donation; "no amount" for None or NaN, a text that states none."""
+    if dollars is None or math.isnan(dollars):
+        return UNSAID
+    return DONATION_BINS[int(np.searchsorted(DONATION_EDGES, dollars))]
 
 
 def _mean_within(pairs: Sequence[Pair], measure: Callable[[Sequence[str]], float]) -> float:

@@ -28,9 +28,12 @@ from scope_lite.collapse import (
     jackknife_interval,
     labels_of,
 )
+from scope_lite.humans import DONATION_BINS, UNSAID, donation_bin
+from scope_lite.tasks.donation import read_donation
 from scope_lite.tasks.p4g import load_table
 
 PEOPLE = "people"
+PROPOSAL = "proposition-of-donation"
 DIRECT = "direct, T = 1"
 UNDECIDED, UNMEASURED = "not surely different", "not measured"
 POOLED, WITHIN = "given the act", "at one history"
@@ -93,6 +96,40 @@ def reference_recovery(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -
     part = table[table["task"] == "p4g"]
     rows = _against_people(part, pairs) + _against_own(part)
     return pd.DataFrame(rows)
+
+
+def answers_to_proposals(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The replies to a proposal to donate, and people's, with what they state in dollars (a bin) in place of the act.
+
+    So :func:`reference_recovery` of the two says how far the stated donations are from people's. Both are read by the
+    same rules, people's from all that they wrote in that turn, a simulator's as far as its reply goes.
+    """
+    part = table[(table["task"] == "p4g") & (table["persuader"] == PROPOSAL)]
+    people = load_table("act_pairs") if pairs is None else pairs
+    people = people[people["persuader"] == PROPOSAL]
+    stated = [donation_bin(read_donation(text)) if isinstance(text, str) else "" for text in part["text"]]
+    return part.assign(act=stated), people.assign(read=people["stated"].map(donation_bin))
+
+
+def stated_donations(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """What is stated in answer to a proposal to donate: people, and every condition.
+
+    Returns:
+        Columns: condition (people first), donation ("no amount", then ``humans.DONATION_BINS``), share, answers. The
+        share is NaN where fewer than half of a condition's outputs could be read. No row if no history ends with one.
+    """
+    part, people = answers_to_proposals(table, pairs)
+    if part.empty:
+        return pd.DataFrame(columns=["condition", "donation", "share", "answers"])
+    groups = {PEOPLE: people["read"].tolist()}
+    for condition, said in part.groupby("condition", sort=False):
+        groups[str(condition)] = [act for given in _answers(said).values() for _, act in given]
+    return pd.DataFrame(
+        {"condition": condition, "donation": name, "share": given.count(name) / len(given) if given else math.nan,
+         "answers": len(given)}
+        for condition, given in groups.items()
+        for name in (UNSAID, *DONATION_BINS)
+    )  # fmt: skip
 
 
 def side_by_side(base: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.DataFrame:

@@ -18,8 +18,10 @@ from scope_lite.errors import ScopeError
 from scope_lite.humans import (
     ANY,
     GIVEN,
+    UNSAID,
     act_shares,
     conditional_entropy,
+    donation_bin,
     donation_shares,
     human_acts,
     human_donations,
@@ -107,11 +109,12 @@ def test_a_persona_says_what_was_answered_and_nothing_else(made_up: Path) -> Non
 
 def test_the_tables_count_last_act_and_first_answer(made_up: Path) -> None:
     pairs = p4g.act_pairs(p4g.load_dialogues(made_up, annotated=True))
-    assert pairs.values.tolist() == [
+    assert pairs.drop(columns="stated").values.tolist() == [
         [0, 0, "source-related-inquiry", "negative-to-inquiry"],
         [0, 1, "proposition-of-donation", "agree-donation"],
         [1, 0, "proposition-of-donation", "disagree-donation"],
     ]
+    assert pairs["stated"].tolist() == pytest.approx([math.nan, 0.5, math.nan], nan_ok=True)  # a bare no names none
     assert p4g.donations(p4g.load_dialogues(made_up)).values.tolist() == [[0.0, 1], [5.0, 1]]
 
 
@@ -289,6 +292,8 @@ def test_donations_reproduce_the_benchmark_notes() -> None:
 
 def test_donation_bins_hold_their_upper_end() -> None:
     assert donation_shares([0, 0.01, 0.5, 0.51, 1.0, 2.0])["people"].tolist() == [1, 2, 2, 0, 1]
+    assert [donation_bin(x) for x in (0.0, 0.5, 0.51, 2.0)] == ["0", "0 to 0.5", "0.5 to 1", "1.5 to 2"]
+    assert donation_bin(None) == donation_bin(math.nan) == UNSAID
 
 
 # -- with the real files ----------------------------------------------------------------------------------------------

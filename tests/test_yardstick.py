@@ -178,3 +178,37 @@ def test_simulators_stand_side_by_side_at_the_histories_that_all_have() -> None:
     assert found.loc[names[2], "entropy"] < found.loc["fine-tuned", "entropy"]
     distances = yardstick.reference_recovery(joined, people())
     assert set(distances.query("reference == 'people'")["condition"]) == {"people", *names}
+
+
+def proposals(table: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
+    """Every reply answers a proposal, and says these things in turn."""
+    said = [texts[i % len(texts)] for i in range(len(table))]
+    return table.assign(
+        persuader=yardstick.PROPOSAL, text=[t if f == "" else None for t, f in zip(said, table["failure"], strict=True)]
+    )
+
+
+def test_what_is_stated_after_a_proposal_stands_beside_what_people_state() -> None:
+    asked = people().assign(persuader=yardstick.PROPOSAL)
+    dollars = [math.nan, math.nan, 0.0, 0.5]
+    asked["stated"] = [dollars[i // 4 % 4] for i in range(len(asked))]  # alike in even and in odd dialogues
+    texts = ["Who are you?", "Yes.", "I'd rather not give anything.", "I will give 50 cents."]
+    table = pd.concat([
+        proposals(replies(LAW), texts),
+        proposals(replies(LAW, "direct, T = 0.4"), ["I will give $2."]),
+        proposals(replies(LAW, "VS, free", fails=0.9), texts),
+        replies(LAW, "personas, T = 1"),  # never asked
+    ])  # fmt: skip
+    shares = yardstick.stated_donations(table, asked).pivot(index="condition", columns="donation", values="share")
+    for name in ("people", "direct, T = 1"):
+        assert shares.loc[name, ["no amount", "0", "0 to 0.5"]].tolist() == [0.5, 0.25, 0.25]
+    assert shares.loc["direct, T = 0.4", "1.5 to 2"] == 1
+    assert shares.loc["VS, free"].isna().all() and "personas, T = 1" not in shares.index
+    found = yardstick.reference_recovery(*yardstick.answers_to_proposals(table, asked))
+    far = found[found["reference"] == yardstick.HUMANS].set_index("condition")["distance"]
+    assert far["direct, T = 1"] == pytest.approx(far["people"], abs=0.03) and far["direct, T = 0.4"] == 1
+    figure = figures.stated_donations(yardstick.stated_donations(table, asked), "a note")
+    assert [text.get_text() for text in figure.axes[0].texts].count(figures.UNREAD) == 1
+    figure.canvas.draw()
+    plt.close(figure)
+    assert yardstick.stated_donations(replies(LAW), asked).empty, "no history ends with a proposal"

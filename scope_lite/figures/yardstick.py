@@ -149,6 +149,34 @@ def recovery(table: pd.DataFrame, note: str) -> Figure:
     return fig
 
 
+def stated_donations(shares: pd.DataFrame, note: str) -> Figure:
+    """What is stated in answer to a proposal to donate, one bar a condition ("people" first).
+
+    Columns: condition, donation ("no amount", then bins from nothing to all), share, answers.
+    """
+    names = list(dict.fromkeys(shares["condition"]))
+    bins = list(dict.fromkeys(shares["donation"]))
+    colours = ["#dddddd", *plt.get_cmap("YlGnBu")(np.linspace(0.2, 0.95, len(bins) - 1))]
+    fig, ax = plt.subplots(figsize=(WIDTH, 1.3 + 0.25 * len(names)))
+    left = np.zeros(len(names))
+    for name, colour in zip(bins, colours, strict=True):
+        part = shares[shares["donation"] == name].set_index("condition").loc[names, "share"].fillna(0).to_numpy()
+        ax.barh(range(len(names)), part, left=left, color=colour, label=name if name == bins[0] else f"${name}")
+        left += part
+    for place, name in enumerate(names):
+        answers = int(shares.loc[shares["condition"] == name, "answers"].iloc[0])
+        if not answers:
+            _say_unread(ax, place)
+        ax.annotate(f"n = {answers}", (1.01, place), fontsize=6.5, va="center", annotation_clip=False)
+    ax.set_yticks(range(len(names)), names)
+    ax.get_yticklabels()[0].set_fontweight("bold")
+    ax.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="share of the answers")
+    ax.grid(axis="y", visible=False)
+    title_with_legend(ax, "Asked to donate: the amount that the answer states", ncols=3)
+    footnote(fig, note)
+    return fig
+
+
 def mode_shares(measures: pd.DataFrame, summary: pd.DataFrame, title: str) -> Figure:
     """Share of the most common reply by what counts as the same, with every history visible.
 

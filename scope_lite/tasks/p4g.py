@@ -18,6 +18,7 @@ import pandas as pd
 
 from scope_lite.errors import ScopeError
 from scope_lite.paths import DATA
+from scope_lite.tasks.donation import read_donation
 
 FOLDER_VARIABLE = "SCOPE_LITE_P4G"
 COMMIT = "3fbc0df7bd2a081413cad6e6092e7c712efc26c4"
@@ -221,17 +222,26 @@ def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def act_pairs(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
-    """The persuader's last act and the persuadee's first act in answer, one row a turn of the annotated dialogues.
+    """The persuader's last act and the persuadee's answer, one row a turn of the annotated dialogues.
 
-    Columns: dialogue (number, from 0), turn (from 0), persuader, persuadee (acts). No text, no names.
+    Columns: dialogue (number, from 0), turn (from 0), persuader (act), persuadee (first act of the answer), stated
+    (the donation that the answer states, in dollars, by :func:`~scope_lite.tasks.donation.read_donation`; NaN if none).
+    No text, no names.
     """
     rows = [
-        {"dialogue": number, "turn": turn, "persuader": asked.acts[-1], "persuadee": answered.acts[0]}
+        {
+            "dialogue": number,
+            "turn": turn,
+            "persuader": asked.acts[-1],
+            "persuadee": answered.acts[0],
+            "stated": read_donation(answered.text),
+        }
         for number, dialogue in enumerate(dialogues)
         for turn, (asked, answered) in enumerate(exchanges(dialogue))
         if asked.acts and answered.acts
     ]
-    return pd.DataFrame(rows, columns=["dialogue", "turn", "persuader", "persuadee"])
+    columns = ["dialogue", "turn", "persuader", "persuadee", "stated"]
+    return pd.DataFrame(rows, columns=columns).astype({"stated": float})
 
 
 def exchanges(dialogue: Dialogue) -> list[tuple[Turn, Turn]]:
