@@ -37,32 +37,33 @@ def conditional_entropy(pairs: Sequence[Pair]) -> float:
     return _mean_within(pairs, miller_madow_entropy)
 
 
-def human_acts(pairs: pd.DataFrame | None = None, column: str = "persuadee", fewest: int = 20) -> pd.DataFrame:
+def human_acts(pairs: pd.DataFrame | None = None, column: str = "act", fewest: int = 20) -> pd.DataFrame:
     """How varied the persuadee's next act is: one row a persuader's act, and two over all.
 
     Args:
         pairs: as ``p4g.act_pairs``; the shipped table by default.
-        column: ``"persuadee"`` (the annotators' acts) or ``"read"`` (as the act classifier reads them, out of
+        column: ``"act"`` (the annotators' acts) or ``"read"`` (as the act classifier reads them, out of
             sample: what a simulator's read acts are to be held against).
         fewest: persuader's acts with fewer replies get no row of their own.
 
     Returns:
-        Columns: persuader ("any act" is without a condition, "given the act" the mean over acts weighted by their
-        frequency), replies, dialogues, entropy with entropy_low and entropy_high (nats, Miller-Madow),
-        entropy_bits, mode (the most common act), epsilon with epsilon_low and epsilon_high (1 - the mode's share).
+        Columns: after (the persuader's act; "any act" is without a condition, "given the act" the mean over acts
+        weighted by their frequency), replies, dialogues, entropy with entropy_low and entropy_high (nats,
+        Miller-Madow), entropy_bits, mode (the most common act), epsilon with epsilon_low and epsilon_high (1 - the
+        mode's share).
         Intervals: 95 %, dialogues as units, cut at what is possible. Most common persuader's acts first.
     """
     table = load_table("act_pairs") if pairs is None else pairs
     rows = [_act_row(ANY, table, column), _act_row(GIVEN, table, column)]
-    for act, count in table["persuader"].value_counts().items():
+    for act, count in table["after"].value_counts().items():
         if count >= fewest:
-            rows.append(_act_row(str(act), table[table["persuader"] == act], column))
+            rows.append(_act_row(str(act), table[table["after"] == act], column))
     return pd.DataFrame(rows)
 
 
-def act_shares(pairs: pd.DataFrame, persuader: str | None = None, column: str = "persuadee") -> pd.Series:
+def act_shares(pairs: pd.DataFrame, after: str | None = None, column: str = "act") -> pd.Series:
     """Share of each persuadee's act after one persuader's act (or after any), most common first: the human P."""
-    rows = pairs if persuader is None else pairs[pairs["persuader"] == persuader]
+    rows = pairs if after is None else pairs[pairs["after"] == after]
     return rows[column].value_counts(normalize=True)
 
 
@@ -110,12 +111,12 @@ def _over(name: str, pairs: Sequence[Pair], measure: Callable[[Sequence[str]], f
 
 def _act_row(name: str, table: pd.DataFrame, column: str) -> dict[str, object]:
     clusters = [
-        list(zip(part["persuader"], part[column], strict=True)) for _, part in table.groupby("dialogue", sort=False)
+        list(zip(part["after"], part[column], strict=True)) for _, part in table.groupby("dialogue", sort=False)
     ]
     h = jackknife_interval(lambda pairs: _over(name, pairs, miller_madow_entropy), clusters)
     e = jackknife_interval(lambda pairs: 1 - _over(name, pairs, mode_share), clusters)
     return {
-        "persuader": name, "replies": len(table), "dialogues": len(clusters),
+        "after": name, "replies": len(table), "dialogues": len(clusters),
         "entropy": h.mean, "entropy_low": max(h.low, 0.0), "entropy_high": h.high, "entropy_bits": h.mean / math.log(2),
         "mode": "" if name == GIVEN else table[column].value_counts().index[0],
         "epsilon": e.mean, "epsilon_low": max(e.low, 0.0), "epsilon_high": min(e.high, 1.0),

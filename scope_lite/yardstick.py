@@ -63,7 +63,7 @@ def act_yardstick(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.
         Student's t over histories. NaN where fewer than half of a condition's outputs could be read.
     """
     part = table[table["task"] == "p4g"]
-    acts = set(part["persuader"])
+    acts = set(part["after"])
     rows = [_pooled_row(PEOPLE, list(_people(acts, pairs).values()))]
     inside = by_history(part, ["act"])
     for condition, said in part.groupby("condition", sort=False):
@@ -104,9 +104,9 @@ def answers_to_proposals(table: pd.DataFrame, pairs: pd.DataFrame | None = None)
     So :func:`reference_recovery` of the two says how far the stated donations are from people's. Both are read by the
     same rules, people's from all that they wrote in that turn, a simulator's as far as its reply goes.
     """
-    part = table[(table["task"] == "p4g") & (table["persuader"] == PROPOSAL)]
+    part = table[(table["task"] == "p4g") & (table["after"] == PROPOSAL)]
     people = load_table("act_pairs") if pairs is None else pairs
-    people = people[people["persuader"] == PROPOSAL]
+    people = people[people["after"] == PROPOSAL]
     stated = [donation_bin(read_donation(text)) if isinstance(text, str) else "" for text in part["text"]]
     return part.assign(act=stated), people.assign(read=people["stated"].map(donation_bin))
 
@@ -214,9 +214,9 @@ def _expected_gap(total: int, count: int, size: int, share: float) -> float:
 def _people(acts: set[str], pairs: pd.DataFrame | None) -> dict[int, list[Answer]]:
     """Answers to these acts by dialogue, as the classifier reads them."""
     table = load_table("act_pairs") if pairs is None else pairs
-    kept = table[table["persuader"].isin(acts)]
+    kept = table[table["after"].isin(acts)]
     return {
-        int(number): list(zip(rows["persuader"], rows["read"], strict=True))
+        int(number): list(zip(rows["after"], rows["read"], strict=True))
         for number, rows in kept.groupby("dialogue", sort=False)
     }
 
@@ -227,7 +227,7 @@ def _answers(said: pd.DataFrame) -> dict[str, list[Answer]]:
         return {}
     read = said[said["failure"] == ""]
     return {
-        str(history): list(zip(rows["persuader"], rows["act"], strict=True))
+        str(history): list(zip(rows["after"], rows["act"], strict=True))
         for history, rows in read.groupby("history", sort=False)
     }
 
@@ -265,7 +265,7 @@ def _shares(answers: Sequence[str]) -> dict[str, float]:
 
 
 def _against_people(part: pd.DataFrame, pairs: pd.DataFrame | None) -> list[dict[str, Any]]:
-    people = _people(set(part["persuader"]), pairs)
+    people = _people(set(part["after"]), pairs)
     even = [answer for number, given in people.items() if number % 2 == 0 for answer in given]
     reference = {asked: _shares(given) for asked, given in _by_act(even).items()}
     clusters = {PEOPLE: {str(number): given for number, given in people.items() if number % 2}}

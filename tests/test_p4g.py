@@ -114,6 +114,8 @@ def test_the_tables_count_last_act_and_first_answer(made_up: Path) -> None:
         [0, 1, "proposition-of-donation", "agree-donation"],
         [1, 0, "proposition-of-donation", "disagree-donation"],
     ]
+    own = p4g.act_pairs(p4g.load_dialogues(made_up, annotated=True), "persuader")
+    assert own[["dialogue", "turn"]].values.tolist() == [[0, 0], [0, 1]], "a last word, too, if it answers"
     assert pairs["stated"].tolist() == pytest.approx([math.nan, 0.5, math.nan], nan_ok=True)  # a bare no names none
     assert p4g.donations(p4g.load_dialogues(made_up)).values.tolist() == [[0.0, 1], [5.0, 1]]
 
@@ -187,7 +189,7 @@ def test_the_classifier_learns_words_and_what_they_answer(tmp_path: Path) -> Non
     assert trained.read([]) == []
     np.testing.assert_allclose(trained.probabilities(examples).sum(axis=1), 1.0)
     trained.save(tmp_path / "acts.npz")
-    loaded = p4g_acts.load_classifier(tmp_path / "acts.npz")
+    loaded = p4g_acts.load_classifier("persuadee", tmp_path)
     np.testing.assert_allclose(loaded.probabilities(examples), trained.probabilities(examples), atol=2e-3)
 
 
@@ -199,34 +201,43 @@ def test_cross_reading_keeps_a_dialogue_on_one_side() -> None:
     assert p4g_acts.train(own).read([("word3", "")]) == ["closing"]
 
 
-def test_every_act_of_the_shipped_data_has_one_group() -> None:
-    grouped = [act for acts in p4g_acts.ACT_GROUPS.values() for act in acts]
-    assert len(grouped) == len(set(grouped)) == 23
-    pairs = p4g.load_table("act_pairs")
-    assert set(pairs["persuadee"]) | set(pairs["read"]) <= set(grouped)
-    assert set(p4g_acts.load_classifier().acts) == set(grouped)
+@pytest.mark.parametrize(("role", "kinds"), [("persuadee", 23), ("persuader", 27)])
+def test_every_act_of_the_shipped_data_has_one_group(role: str, kinds: int) -> None:
+    grouped = [act for acts in p4g_acts.ACT_GROUPS[role].values() for act in acts]
+    assert len(grouped) == len(set(grouped)) == kinds
+    pairs = p4g.load_table(p4g.table_of("act_pairs", role))
+    assert set(pairs["act"]) | set(pairs["read"]) <= set(grouped)
+    assert set(p4g_acts.load_classifier(role).acts) == set(grouped)
 
 
 @pytest.mark.parametrize(
-    ("said", "heard", "group"),
+    ("role", "said", "heard", "group"),
     [
-        ("Hello, how are you?", "Hi!", "is polite"),
-        ("What does the charity do?", "Have you heard of Save the Children?", "asks"),
-        ("I will donate $1.", "How much would you like to donate?", "gives"),
+        ("persuadee", "Hello, how are you?", "Hi!", "is polite"),
+        ("persuadee", "What does the charity do?", "Have you heard of Save the Children?", "asks"),
+        ("persuadee", "I will donate $1.", "How much would you like to donate?", "gives"),
+        ("persuader", "How much would you like to donate?", "I will give something.", "asks to donate"),
+        ("persuader", "Many children in Syria die of hunger and war.", "Tell me more.", "appeals"),
+        ("persuader", "Have you heard of Save the Children?", "Hello!", "inquires"),
     ],
 )
-def test_the_shipped_classifier_reads_the_obvious(said: str, heard: str, group: str) -> None:
-    (act,) = p4g_acts.load_classifier().read([(said, heard)])
-    assert p4g_acts.GROUP_OF[act] == group
+def test_the_shipped_classifiers_read_the_obvious(role: str, said: str, heard: str, group: str) -> None:
+    (act,) = p4g_acts.load_classifier(role).read([(said, heard)])
+    assert p4g_acts.GROUP_OF[role][act] == group
 
 
-def test_the_shipped_confusion_gives_the_accuracy_in_the_readme() -> None:
-    table = p4g.load_table("act_confusion").set_index("annotated")
-    assert table.to_numpy().sum() == 4847
-    assert np.diag(table).sum() / 4847 == pytest.approx(0.520, abs=5e-4)
-    groups = table.rename(index=p4g_acts.GROUP_OF, columns=p4g_acts.GROUP_OF).groupby(level=0).sum()
-    groups = groups.T.groupby(level=0).sum()
-    assert np.diag(groups).sum() / 4847 == pytest.approx(0.667, abs=5e-4)
+@pytest.mark.parametrize(
+    ("role", "sentences", "acts", "groups"), [("persuadee", 4847, 0.520, 0.667), ("persuader", 5611, 0.551, 0.752)]
+)
+def test_the_shipped_confusion_gives_the_accuracy_in_the_readme(
+    role: str, sentences: int, acts: float, groups: float
+) -> None:
+    table = p4g.load_table(p4g.table_of("act_confusion", role)).set_index("annotated")
+    assert table.to_numpy().sum() == sentences
+    assert np.diag(table).sum() / sentences == pytest.approx(acts, abs=5e-4)
+    group_of = p4g_acts.GROUP_OF[role]
+    grouped = table.rename(index=group_of, columns=group_of).groupby(level=0).sum().T.groupby(level=0).sum()
+    assert np.diag(grouped).sum() / sentences == pytest.approx(groups, abs=5e-4)
 
 
 def test_the_first_sentence_stands_for_a_reply() -> None:
@@ -237,7 +248,7 @@ def test_the_first_sentence_stands_for_a_reply() -> None:
 def test_broken_weights_are_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "acts.npz").write_bytes(b"no archive")
     with pytest.raises(ScopeError, match="act classifier"):
-        p4g_acts.load_classifier(tmp_path / "acts.npz")
+        p4g_acts.load_classifier("persuadee", tmp_path)
 
 
 # -- the yardstick ----------------------------------------------------------------------------------------------------
@@ -260,7 +271,7 @@ def test_the_jackknife_of_a_mean_is_the_t_interval_of_cluster_means() -> None:
 
 def test_the_yardstick_reproduces_the_benchmark_notes() -> None:
     """4.01 bits without and 2.84 with the persuader's act; epsilon .72 at a proposition, where 28 % agree."""
-    acts = human_acts().set_index("persuader")
+    acts = human_acts().set_index("after")
     assert acts.loc[ANY, "entropy_bits"] == pytest.approx(4.01, abs=0.005)
     assert acts.loc[GIVEN, "entropy_bits"] == pytest.approx(2.84, abs=0.005)
     assert acts.loc["proposition-of-donation", "epsilon"] == pytest.approx(0.72, abs=0.005)
@@ -272,9 +283,9 @@ def test_the_yardstick_reproduces_the_benchmark_notes() -> None:
 
 def test_a_row_of_the_yardstick_against_its_definition() -> None:
     pairs = p4g.load_table("act_pairs")
-    asked = pairs[pairs["persuader"] == "ask-donation-amount"]
-    row = human_acts(asked).set_index("persuader").loc["ask-donation-amount"]
-    labels = asked["persuadee"].tolist()
+    asked = pairs[pairs["after"] == "ask-donation-amount"]
+    row = human_acts(asked).set_index("after").loc["ask-donation-amount"]
+    labels = asked["act"].tolist()
     assert row["entropy"] == pytest.approx(miller_madow_entropy(labels))
     assert row["epsilon"] == pytest.approx(1 - mode_share(labels))
     shares = act_shares(pairs, "ask-donation-amount")
@@ -326,17 +337,19 @@ def test_the_real_files_hold_what_the_notes_say(dialogues: tuple[p4g.Dialogue, .
 def test_the_shipped_tables_are_remade_from_the_real_files(
     dialogues: tuple[p4g.Dialogue, ...], annotated: tuple[p4g.Dialogue, ...]
 ) -> None:
-    pairs = p4g.act_pairs(annotated)
-    pd.testing.assert_frame_equal(pairs, p4g.load_table("act_pairs")[list(pairs)], check_dtype=False)
+    for role in p4g.ROLES:
+        pairs, shipped = p4g.act_pairs(annotated, role), p4g.load_table(p4g.table_of("act_pairs", role))
+        pd.testing.assert_frame_equal(pairs, shipped[list(pairs)], check_dtype=False)
     remade = p4g.donations(dialogues)
     pd.testing.assert_frame_equal(remade, p4g.load_table("donations"), check_dtype=False)
 
 
-def test_the_shipped_weights_are_remade_from_the_real_files(annotated: tuple[p4g.Dialogue, ...]) -> None:
+@pytest.mark.parametrize("role", p4g.ROLES)
+def test_the_shipped_weights_are_remade_from_the_real_files(annotated: tuple[p4g.Dialogue, ...], role: str) -> None:
     """Not bit for bit, since linear algebra differs between machines: by what they read."""
-    table = p4g_acts.sentences(annotated)
+    table = p4g_acts.sentences(annotated, role)
     examples = list(zip(table["said"], table["heard"], strict=True))
-    shipped, trained = (c.read(examples) for c in (p4g_acts.load_classifier(), p4g_acts.train(table)))
+    shipped, trained = (c.read(examples) for c in (p4g_acts.load_classifier(role), p4g_acts.train(table)))
     assert np.mean([a == b for a, b in zip(shipped, trained, strict=True)]) > 0.995
 
 

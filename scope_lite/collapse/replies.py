@@ -1,6 +1,6 @@
 """The reply table: one row a reply, written and read word for word, and what it says by history and by condition.
 
-Columns: model, task ("p4g", "retail"), history (its name), persuader (the act that it ends with, P4G only), condition,
+Columns: model, task ("p4g", "retail"), history (its name), after (the act that it ends with, P4G only), condition,
 reply (number), text (missing if the output could not be read), act (P4G only, as the shipped classifier reads it),
 finished, failure (why the output could not be read), raw (the whole output, of Verbalized Sampling), and the exact
 token-level quantities of :func:`direct_rows`.
@@ -130,7 +130,7 @@ def read_replies(path: Path) -> pd.DataFrame:
         ScopeError: the file is absent or is no reply table.
     """
     try:
-        words = dict.fromkeys(("task", "history", "persuader", "text", "act", "raw", "failure"), str)
+        words = dict.fromkeys(("task", "history", "after", "text", "act", "raw", "failure"), str)
         numbers = ("first_token_epsilon", *(f"{name}_{k}" for name in ("logprob", "entropy") for k in OPENING_TOKENS))
         empty = {name: [""] for name in numbers}
         table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=empty)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from string import Template
 
 from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuadee, user_simulator, verbalized
+from scope_lite.prompts import persuadee, persuader, user_simulator, verbalized
 
 Message = dict[str, str]
 
@@ -39,6 +39,22 @@ def persuadee_chat(turns: Sequence[str], persona: str = "") -> list[Message]:
     """
     about = f"\nWho you are:\n{persona}\n" if persona else ""
     return _swapped_chat(Template(persuadee.SYSTEM).substitute(persona=about), turns)
+
+
+def persuader_chat(turns: Sequence[str]) -> list[Message]:
+    """The chat that a model reads when it plays the person who asks for the donation.
+
+    Args:
+        turns: what was said so far, persuader first, alternating, persuadee last.
+
+    Raises:
+        ScopeError: an odd number of turns.
+    """
+    if len(turns) % 2:
+        raise ScopeError(f"the persuader speaks after its partner: give an even number of turns, got {len(turns)}")
+    roles = ("assistant", "user")
+    said = [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]
+    return [{"role": "system", "content": persuader.SYSTEM}, *said]
 
 
 def _swapped_chat(system: str, turns: Sequence[str]) -> list[Message]:

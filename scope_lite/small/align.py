@@ -57,7 +57,7 @@ from scope_lite.small.packed import PackedSeat
 from scope_lite.tasks.p4g import COMMIT, Dialogue
 from scope_lite.tasks.p4g_acts import ACT_GROUPS, first_sentence, load_classifier
 
-AGREES = (*ACT_GROUPS["gives"], "positive-reaction-to-donation", "positive-to-inquiry")
+AGREES = (*ACT_GROUPS["persuadee"]["gives"], "positive-reaction-to-donation", "positive-to-inquiry")
 """Acts that count as agreement."""
 
 

@@ -221,10 +221,10 @@ def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
 # -- the count tables that are shipped ---------------------------------------------------------------------------------
 
 
-def act_pairs(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
-    """The persuader's last act and the persuadee's answer, one row a turn of the annotated dialogues.
+def act_pairs(dialogues: Sequence[Dialogue], role: str = "persuadee") -> pd.DataFrame:
+    """The partner's last act and the answer of ``role``, one row an answered turn of the annotated dialogues.
 
-    Columns: dialogue (number, from 0), turn (from 0), persuader (act), persuadee (first act of the answer), stated
+    Columns: dialogue (number, from 0), turn (from 0), after (the partner's act), act (the first of the answer), stated
     (the donation that the answer states, in dollars, by :func:`~scope_lite.tasks.donation.read_donation`; NaN if none).
     No text, no names.
     """
@@ -232,22 +232,22 @@ def act_pairs(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
         {
             "dialogue": number,
             "turn": turn,
-            "persuader": asked.acts[-1],
-            "persuadee": answered.acts[0],
+            "after": asked.acts[-1],
+            "act": answered.acts[0],
             "stated": read_donation(answered.text),
         }
         for number, dialogue in enumerate(dialogues)
-        for turn, (asked, answered) in enumerate(exchanges(dialogue))
+        for turn, (asked, answered) in enumerate(exchanges(dialogue, role))
         if asked.acts and answered.acts
     ]
-    columns = ["dialogue", "turn", "persuader", "persuadee", "stated"]
+    columns = ["dialogue", "turn", "after", "act", "stated"]
     return pd.DataFrame(rows, columns=columns).astype({"stated": float})
 
 
-def exchanges(dialogue: Dialogue) -> list[tuple[Turn, Turn]]:
-    """The persuader's turns with the persuadee's answers; a last word without answer is left out."""
+def exchanges(dialogue: Dialogue, role: str = "persuadee") -> list[tuple[Turn, Turn]]:
+    """The partner's turns with the answers of ``role``; a last word without answer is left out."""
     pairs = zip(dialogue.turns, dialogue.turns[1:], strict=False)
-    return [(a, b) for a, b in pairs if (a.role, b.role) == ROLES]
+    return [(a, b) for a, b in pairs if a.role != role == b.role]
 
 
 def donations(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
@@ -264,8 +264,13 @@ def write_table(table: pd.DataFrame, name: str, folder: Path = TABLES) -> Path:
     return path
 
 
+def table_of(name: str, role: str) -> str:
+    """The name of the persuadee's table, or of the persuader's of the same kind."""
+    return name if role == "persuadee" else f"{name}_{role}"
+
+
 def load_table(name: str, folder: Path = TABLES) -> pd.DataFrame:
-    """A shipped table by name: ``act_pairs``, ``act_confusion`` or ``donations``.
+    """A shipped table by name: ``act_pairs``, ``act_confusion`` (both also ``_persuader``) or ``donations``.
 
     Raises:
         ScopeError: no such table.

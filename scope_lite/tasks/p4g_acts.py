@@ -1,9 +1,10 @@
-"""Which dialogue act a persuadee's sentence is: TF-IDF and logistic regression, learned from annotated P4G sentences.
+"""Which dialogue act a sentence is: TF-IDF and logistic regression, learned from annotated P4G sentences.
 
-A sample: "How much of it reaches the children?", after "Would you like to donate?", is ask-org-info. There are 23 acts,
-and about half of the readings agree with the annotators (``data/README.md`` has the numbers), so never hold read acts
-against annotated ones: ``data/p4g/act_pairs.csv`` has the human acts as this same classifier reads them, out of sample.
-The shipped weights are plain arrays (``acts.npz``, no pickle), so acts are read without the raw data.
+A sample: "How much of it reaches the children?", after "Would you like to donate?", is ask-org-info. A persuadee has 23
+acts, a persuader 27, each role its own classifier. About half of the readings agree with the annotators
+(``data/README.md`` has the numbers), so never hold read acts against annotated ones: ``data/p4g/act_pairs.csv`` has the
+human acts as this same classifier reads them, out of sample. The shipped weights are plain arrays (``acts.npz``, no
+pickle), so acts are read without the raw data.
 """
 
 from __future__ import annotations
@@ -23,31 +24,59 @@ from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
 from sklearn.model_selection import GroupKFold
 
 from scope_lite.errors import ScopeError
-from scope_lite.tasks.p4g import TABLES, Dialogue, act_pairs, donations, exchanges, load_dialogues, write_table
+from scope_lite.tasks.p4g import (
+    ROLES,
+    TABLES,
+    Dialogue,
+    act_pairs,
+    donations,
+    exchanges,
+    load_dialogues,
+    table_of,
+    write_table,
+)
 
-WEIGHTS = TABLES / "acts.npz"
 FEATURES = 4000
 PENALTY = 5.0
 """Inverse strength C of the squared penalty; 2, 5 and 10 were tried, 5 had the best accuracy."""
 FOLDS = 5
 
-ACT_GROUPS = {
-    "gives": ("agree-donation", "provide-donation-amount", "confirm-donation"),
-    "refuses": ("disagree-donation", "disagree-donation-more", "negative-reaction-to-donation"),
-    "reacts": ("positive-reaction-to-donation", "neutral-reaction-to-donation", "acknowledgement"),
-    "asks": (
-        "ask-org-info", "ask-donation-procedure", "ask-persuader-donation-intention", "task-related-inquiry",
-        "personal-related-inquiry",
-    ),
-    "answers": ("positive-to-inquiry", "negative-to-inquiry", "neutral-to-inquiry"),
-    "is polite": ("greeting", "closing", "thank", "you-are-welcome"),
-    "other": ("other", "off-task"),
+ACT_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "persuadee": {
+        "gives": ("agree-donation", "provide-donation-amount", "confirm-donation"),
+        "refuses": ("disagree-donation", "disagree-donation-more", "negative-reaction-to-donation"),
+        "reacts": ("positive-reaction-to-donation", "neutral-reaction-to-donation", "acknowledgement"),
+        "asks": (
+            "ask-org-info", "ask-donation-procedure", "ask-persuader-donation-intention", "task-related-inquiry",
+            "personal-related-inquiry",
+        ),
+        "answers": ("positive-to-inquiry", "negative-to-inquiry", "neutral-to-inquiry"),
+        "is polite": ("greeting", "closing", "thank", "you-are-welcome"),
+        "other": ("other", "off-task"),
+    },
+    "persuader": {
+        "appeals": (
+            "logical-appeal", "emotion-appeal", "credibility-appeal", "foot-in-the-door", "self-modeling",
+            "personal-story", "donation-information",
+        ),
+        "inquires": ("source-related-inquiry", "task-related-inquiry", "personal-related-inquiry"),
+        "asks to donate": (
+            "proposition-of-donation", "ask-donation-amount", "ask-donate-more", "ask-not-donate-reason",
+            "confirm-donation",
+        ),
+        "answers": ("positive-to-inquiry", "negative-to-inquiry", "neutral-to-inquiry"),
+        "is polite": (
+            "greeting", "closing", "thank", "you-are-welcome", "praise-user", "acknowledgement", "comment-partner",
+        ),
+        "other": ("other", "off-task"),
+    },
 }  # fmt: skip
-"""The 23 acts of upstream's scheme in seven groups (ours), which the classifier tells apart more surely."""
-GROUP_OF = {act: group for group, acts in ACT_GROUPS.items() for act in acts}
+"""The 23 acts of a persuadee and the 27 of a persuader in upstream's scheme, in groups (ours), which the classifiers
+tell apart more surely."""
+GROUP_OF = {role: {act: group for group, acts in groups.items() for act in acts} for role, groups in ACT_GROUPS.items()}
 
 Example = tuple[str, str]
-"""A persuadee's sentence, and the last sentence that the persuader said before it."""
+"""A sentence, and the last one that the partner said before it."""
 
 
 def first_sentence(reply: str) -> str:
@@ -87,7 +116,7 @@ class ActClassifier:
             return []
         return [self.acts[i] for i in self.probabilities(examples).argmax(axis=1)]
 
-    def save(self, path: Path = WEIGHTS) -> None:
+    def save(self, path: Path) -> None:
         """Write the arrays, the weights in half precision, which changes no reading of the annotated sentences."""
         np.savez_compressed(
             path,
@@ -99,12 +128,17 @@ class ActClassifier:
         )
 
 
-def load_classifier(path: Path = WEIGHTS) -> ActClassifier:
-    """The shipped classifier, trained on all annotated sentences.
+def weights_path(role: str, folder: Path = TABLES) -> Path:
+    return folder / f"{table_of('acts', role)}.npz"
+
+
+def load_classifier(role: str = "persuadee", folder: Path = TABLES) -> ActClassifier:
+    """The shipped classifier of what ``role`` says, trained on all annotated sentences.
 
     Raises:
         ScopeError: the file is absent or is none of :meth:`ActClassifier.save`.
     """
+    path = weights_path(role, folder)
     try:
         with np.load(path, allow_pickle=False) as arrays:
             acts, vocabulary = (tuple(arrays[name].tolist()) for name in ("acts", "vocabulary"))
@@ -114,15 +148,15 @@ def load_classifier(path: Path = WEIGHTS) -> ActClassifier:
     return ActClassifier(acts, vocabulary, idf, weights, bias)
 
 
-def sentences(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
-    """The persuadees' annotated sentences.
+def sentences(dialogues: Sequence[Dialogue], role: str = "persuadee") -> pd.DataFrame:
+    """The annotated sentences with which ``role`` answers.
 
     Columns: dialogue (number), turn, first (whether it opens the answer), said, heard, act.
     """
     return pd.DataFrame(
         {"dialogue": number, "turn": turn, "first": i == 0, "said": said, "heard": asked.sentences[-1], "act": act}
         for number, dialogue in enumerate(dialogues)
-        for turn, (asked, answered) in enumerate(exchanges(dialogue))
+        for turn, (asked, answered) in enumerate(exchanges(dialogue, role))
         for i, (said, act) in enumerate(zip(answered.sentences, answered.acts, strict=True))
     )
 
@@ -144,13 +178,13 @@ def cross_read(table: pd.DataFrame, folds: int = FOLDS) -> pd.Series:
     return read
 
 
-def scores(act: pd.Series, read: pd.Series) -> pd.DataFrame:
-    """How the readings agree with the annotators: for the 23 acts and for the seven groups.
+def scores(act: pd.Series, read: pd.Series, role: str = "persuadee") -> pd.DataFrame:
+    """How the readings agree with the annotators: for the acts of ``role`` and for their groups.
 
     Columns: kinds (how many), accuracy, macro_f1, and majority, the accuracy of always saying the most common.
     """
-    rows = []
-    for level, a, b in (("act", act, read), ("group", act.map(GROUP_OF), read.map(GROUP_OF))):
+    rows, group_of = [], GROUP_OF[role]
+    for level, a, b in (("act", act, read), ("group", act.map(group_of), read.map(group_of))):
         macro_f1 = f1_score(a, b, average="macro", zero_division=0)
         majority = a.value_counts(normalize=True).max()
         rows.append({"level": level, "kinds": a.nunique(), "accuracy": accuracy_score(a, b), "macro_f1": macro_f1,
@@ -158,29 +192,31 @@ def scores(act: pd.Series, read: pd.Series) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("level")
 
 
-def confusion(act: pd.Series, read: pd.Series) -> pd.DataFrame:
+def confusion(act: pd.Series, read: pd.Series, role: str = "persuadee") -> pd.DataFrame:
     """Counts, annotated act by read act, both in the order of :data:`ACT_GROUPS`."""
-    order = [name for name in GROUP_OF if name in set(act) | set(read)]
+    order = [name for name in GROUP_OF[role] if name in set(act) | set(read)]
     return pd.DataFrame(confusion_matrix(act, read, labels=order), index=order, columns=order)
 
 
 def build_tables(raw: Path | None = None, folder: Path = TABLES) -> None:
-    """Make everything of ``data/p4g`` that comes from the raw files, in half a minute: three tables and the weights.
+    """Make everything of ``data/p4g`` that comes from the raw files, in a minute: tables, and weights.
 
-    ``act_pairs`` (with ``read``, the persuadee's act as the classifier reads it out of sample), ``donations``,
-    ``act_confusion`` (all annotated sentences, out of sample) and ``acts.npz``.
+    ``donations``, and for each role ``act_pairs`` (with ``read``, the act as the classifier reads it out of sample),
+    ``act_confusion`` (all annotated sentences, out of sample) and ``acts.npz``; the persuader's have it in their name.
 
     Raises:
         ScopeError: the raw files are absent or not in their format.
     """
     annotated = load_dialogues(raw, annotated=True)
-    table = sentences(annotated)
-    read = cross_read(table)
-    opening = table["first"]
-    write_table(act_pairs(annotated).assign(read=read[opening].to_numpy()), "act_pairs", folder)
-    write_table(confusion(table["act"], read).rename_axis("annotated").reset_index(), "act_confusion", folder)
     write_table(donations(load_dialogues(raw)), "donations", folder)
-    train(table).save(folder / WEIGHTS.name)
+    for role in ROLES:
+        table = sentences(annotated, role)
+        read = cross_read(table)
+        opening = read[table["first"]].to_numpy()
+        confused = confusion(table["act"], read, role).rename_axis("annotated").reset_index()
+        write_table(act_pairs(annotated, role).assign(read=opening), table_of("act_pairs", role), folder)
+        write_table(confused, table_of("act_confusion", role), folder)
+        train(table).save(weights_path(role, folder))
 
 
 def _vectorizer(**options: object) -> TfidfVectorizer:
