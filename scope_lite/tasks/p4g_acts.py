@@ -199,7 +199,7 @@ def confusion(act: pd.Series, read: pd.Series, role: str = "persuadee") -> pd.Da
 
 
 def build_tables(raw: Path | None = None, folder: Path = TABLES) -> None:
-    """Make everything of ``data/p4g`` that comes from the raw files, in a minute: tables, and weights.
+    """Make everything of ``data/p4g`` that comes from the raw files, in half a minute: tables, weights.
 
     ``donations``, and for each role ``act_pairs`` (with ``read``, the act as the classifier reads it out of sample),
     ``act_confusion`` (all annotated sentences, out of sample) and ``acts.npz``; the persuader's have it in their name.
