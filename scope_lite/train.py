@@ -17,7 +17,7 @@ from scope_lite.grpo import group_advantages, reward_metrics
 from scope_lite.learner import Learner
 from scope_lite.rng import RowKeys
 from scope_lite.runs import RunFolder
-from scope_lite.scenes import open_scene
+from scope_lite.scenes import Scene, SceneCast, open_scene
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
 
@@ -55,31 +55,11 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         metrics: dict[str, Any] = {}
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
-            metrics, timing = {"step": step}, {}
+            metrics = {"step": step}
+            timing: dict[str, float] = {}
             if step > 0:
-                keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
-                rollouts, epsilon = scene.play(learner.model, cast, keys)
-                played = time.perf_counter()
-                rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts]).view(
-                    config.groups, config.group_size
-                )
-                advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
-                counted = [i for i, r in enumerate(rollouts) if r.counts]
-                waits = step <= config.simulator.head_start
-                transcripts = [t for i in counted if (t := rollouts[i].policy)]
-                update = learner.update(transcripts, advantages[counted], learn=not waits)
-                learned = cast.learn(step, rollouts, keys)
-                metrics |= {
-                    **reward_metrics(rewards),
-                    **update,
-                    "simulator/epsilon": epsilon,
-                    **learned,
-                    **scene.metrics(rollouts),
-                    "turns": float(np.mean([r.turns for r in rollouts])),
-                }
-                tokens = sum(len(t.ids) for t in transcripts)
-                timing = {"rollout_seconds": played - began, "train_seconds": time.perf_counter() - played}
-                timing["tokens_per_second"] = tokens / (time.perf_counter() - began)
+                found, timing = _play_and_learn(config, scene, learner, cast, step)
+                metrics |= found
             last = step == config.steps
             if step % config.eval_every == 0 or last:
                 dialogues = config.final_dialogues if last else config.eval_dialogues
@@ -97,6 +77,40 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
         return run.path
+
+
+def _play_and_learn(
+    config: RunConfig, scene: Scene, learner: Learner, cast: SceneCast, step: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """One batch of rollouts and the update of each trained seat on it: metrics, and where the time went."""
+    began = time.perf_counter()
+    keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
+    rollouts, epsilon = scene.play(learner.model, cast, keys)
+    played = time.perf_counter()
+    rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
+    rewards = rewards.view(config.groups, config.group_size)
+    advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
+    counted = [i for i, r in enumerate(rollouts) if r.counts]
+    transcripts = [t for i in counted if (t := rollouts[i].policy)]
+    waits = step <= config.simulator.head_start
+    update = learner.update(transcripts, advantages[counted], learn=not waits)
+    learned = cast.learn(step, rollouts, keys)
+    metrics = {
+        **reward_metrics(rewards),
+        **update,
+        "simulator/epsilon": epsilon,
+        **learned,
+        **scene.metrics(rollouts),
+        "turns": float(np.mean([r.turns for r in rollouts])),
+    }
+    done = time.perf_counter()
+    tokens = sum(len(t.ids) for t in transcripts)
+    timing = {
+        "rollout_seconds": played - began,
+        "train_seconds": done - played,
+        "tokens_per_second": tokens / (done - began),
+    }
+    return metrics, timing
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,23 @@ from scope_lite.cli.base import Fresh, group
 from scope_lite.errors import ScopeError
 
 small_app = group("Small text models: adapters fine-tuned on real dialogues.")
+
+
+@contextmanager
+def _bar(name: str, steps: int) -> Iterator[Callable[[int, dict[str, float]], None]]:
+    """A progress bar; call what it gives with the step that was done and the numbers to show."""
+    from tqdm import tqdm
+
+    with tqdm(total=steps, desc=f"{name}: loading", unit="step", dynamic_ncols=True) as bar:
+
+        def show(step: int, numbers: dict[str, float]) -> None:
+            if bar.n == 0 and step > 1:  # the time left counts from here, not from before the stop
+                bar.initial = bar.n = step - 1
+            bar.set_description(name, refresh=False)
+            bar.set_postfix({key: f"{value:.2f}" for key, value in numbers.items()})
+            bar.update(step - bar.n)
+
+        yield show
 
 
 @small_app.command("finetune")
@@ -33,20 +52,10 @@ def small_finetune(
     if role not in ROLES:
         raise ScopeError(f"unknown role {role!r}: choose {' or '.join(ROLES)}")
     dialogues = load_unannotated(raw)
-    from tqdm import tqdm
-
-    from scope_lite.small import FinetuneConfig, Progress, finetune
+    from scope_lite.small import FinetuneConfig, finetune
 
     config = FinetuneConfig(role, model, steps, learning_rate=learning_rate, seed=seed)
-    with tqdm(total=steps, desc=f"{role}: loading", unit="step", dynamic_ncols=True) as bar:
-
-        def show(progress: Progress) -> None:
-            if bar.n == 0 and progress.step > 1:  # the time left counts from here, not from before the stop
-                bar.initial = bar.n = progress.step - 1
-            bar.set_description(role, refresh=False)
-            bar.set_postfix(loss=f"{progress.losses[-1]:.3f}", valid_perplexity=f"{progress.valid[-1][1]:.2f}")
-            bar.update(progress.step - bar.n)
-
+    with _bar(role, steps) as show:
         manifest = finetune(
             config,
             dialogues,
@@ -54,7 +63,7 @@ def small_finetune(
             out or paths.DATA / "models" / "small" / role,
             device,
             fresh,
-            show,
+            lambda p: show(p.step, {"loss": p.losses[-1], "valid_perplexity": p.valid[-1][1]}),
         )
     ppl = manifest["perplexity"]
     typer.echo(
@@ -84,22 +93,13 @@ def small_align(
     fresh: Fresh = False,
 ) -> None:
     """Align a persuadee with a reward, to collapse it; the same command goes on after a stop (an hour on a CPU)."""
-    from tqdm import tqdm
-
     from scope_lite.small import AlignConfig, align
     from scope_lite.tasks.p4g import load_unannotated
 
     config = AlignConfig(reward, start, strength, steps, learning_rate=learning_rate, seed=seed)  # type: ignore[arg-type]
     dialogues = load_unannotated(raw)
-    with tqdm(total=steps, desc=f"{reward}: loading", unit="step", dynamic_ncols=True) as bar:
-
-        def show(step: int, metrics: dict[str, float]) -> None:
-            if bar.n == 0 and step > 1:  # the time left counts from here, not from before the stop
-                bar.initial = bar.n = step - 1
-            bar.set_description(reward, refresh=False)
-            bar.set_postfix({name: f"{metrics[name]:.2f}" for name in ("reward", "kl", "mode_share", "tokens")})
-            bar.update(step - bar.n)
-
+    shown = ("reward", "kl", "mode_share", "tokens")
+    with _bar(reward, steps) as show:
         manifest = align(
             config,
             dialogues,
@@ -107,7 +107,7 @@ def small_align(
             out or paths.DATA / "models" / "small" / reward,
             device,
             fresh,
-            show,
+            lambda step, metrics: show(step, {name: metrics[name] for name in shown}),
         )
     first, last = manifest["metrics"][0], manifest["metrics"][-1]
     typer.echo(
