@@ -48,13 +48,11 @@ from scope_lite.learner import Learner
 from scope_lite.prompts import Message
 from scope_lite.records import Transcript, collate
 from scope_lite.runs import checkpoints
-from scope_lite.runs.files import replace_text
-from scope_lite.runs.provenance import collect
 from scope_lite.scenes.text import fold_adapters
 from scope_lite.small.data import batch_of, histories
-from scope_lite.small.folders import lora_settings, on_top_of, replacing, working, write_weights
+from scope_lite.small.folders import lora_settings, on_top_of, replacing, working, write_manifest, write_weights
 from scope_lite.small.packed import PackedSeat
-from scope_lite.tasks.p4g import COMMIT, Dialogue
+from scope_lite.tasks.p4g import Dialogue
 from scope_lite.tasks.p4g_acts import ACT_GROUPS, first_sentence, load_classifier
 
 AGREES = (*ACT_GROUPS["persuadee"]["gives"], "positive-reaction-to-donation", "positive-to-inquiry")
@@ -241,22 +239,19 @@ def _transcript(prompt: list[int], reply: Reply) -> Transcript:
 
 def _write(aligner: Aligner, out: Path) -> dict[str, Any]:
     """The adapter and its manifest; with the one that it started from folded into it, if there was one."""
-    config, facts = aligner.config, collect()
+    config = aligner.config
     base, start = adapters.split_adapter(config.model)
     tensors, settings = aligner.learner.model.adapter_state(), lora_settings(aligner.learner.model.peft, str(base))
     if start is not None:
         tensors, settings = on_top_of(start, tensors, settings)
     with replacing(out) as beside:
         write_weights(beside, {name: t.cpu() for name, t in tensors.items()}, settings)
-        manifest = {
-            "command": f"scope-lite small align --reward {config.reward} --steps {config.steps}",
-            "config": asdict(config) | {"model": str(base) if start is None else f"{base}+{start.name}"},
+        model = str(base) if start is None else f"{base}+{start.name}"
+        options = {"reward": config.reward, "start": model, "strength": f"{config.strength:g}", "steps": config.steps}
+        told = {
+            "command": "scope-lite small align " + " ".join(f"--{name} {value}" for name, value in options.items()),
+            "config": asdict(config) | {"model": model},
             "metrics": aligner.metrics,
             "histories": len(aligner.chats),
-            "p4g_commit": COMMIT,
-            "base_fingerprint": aligner.loaded.fingerprint,
-            "sha256": hashlib.sha256((beside / adapters.WEIGHTS).read_bytes()).hexdigest(),
-            **{name: facts[name] for name in ("scope_lite", "git", "python", "packages")},
         }
-        replace_text(beside / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    return manifest
+        return write_manifest(beside, told, aligner.loaded.fingerprint)

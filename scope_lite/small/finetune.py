@@ -16,15 +16,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scope_lite.engines import adapters
 from scope_lite.engines.chat import ChatFormat
 from scope_lite.engines.pretrained import LoadedModel, load_model
-from scope_lite.runs.files import replace_text
-from scope_lite.runs.provenance import collect
 from scope_lite.small.data import Example, encode_splits
-from scope_lite.small.folders import lora_settings, replacing, working, write_weights
+from scope_lite.small.folders import lora_settings, replacing, working, write_manifest, write_weights
 from scope_lite.small.training import FinetuneConfig, Progress, Trainer, perplexity
-from scope_lite.tasks.p4g import COMMIT, Dialogue
+from scope_lite.tasks.p4g import Dialogue
 
 
 def finetune(
@@ -78,15 +75,11 @@ def write_adapter(trainer: Trainer, out: Path, device: str) -> dict[str, Any]:
         with trainer.peft.disable_adapter():
             base = perplexity(trainer.peft.get_base_model(), test)
         tuned = perplexity(load_model(f"{trainer.config.model}+{beside}", device).model, test)
-        digest = hashlib.sha256((beside / adapters.WEIGHTS).read_bytes()).hexdigest()
-        manifest = _manifest(trainer, base, tuned, digest)
-        replace_text(beside / "manifest.json", json.dumps(manifest, indent=1) + "\n")
-    return manifest
+        return write_manifest(beside, _told(trainer, base, tuned), trainer.loaded.fingerprint)
 
 
-def _manifest(trainer: Trainer, base: float, tuned: float, digest: str) -> dict[str, Any]:
+def _told(trainer: Trainer, base: float, tuned: float) -> dict[str, Any]:
     config, progress, splits = trainer.config, trainer.progress, trainer.splits
-    facts = collect()
     return {
         "command": f"scope-lite small finetune --role {config.role} --steps {config.steps}",
         "config": asdict(config),
@@ -96,8 +89,4 @@ def _manifest(trainer: Trainer, base: float, tuned: float, digest: str) -> dict[
         "dialogues": {name: len(examples) for name, examples in splits.items()},
         "dialogues_cut_short": sum(e.cut for examples in splits.values() for e in examples),
         "spoken_tokens": {name: sum(sum(e.spoken) for e in examples) for name, examples in splits.items()},
-        "p4g_commit": COMMIT,
-        "base_fingerprint": trainer.loaded.fingerprint,
-        "sha256": digest,
-        **{name: facts[name] for name in ("scope_lite", "git", "python", "packages")},
     }

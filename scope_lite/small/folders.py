@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,8 @@ from torch import Tensor
 from scope_lite.engines import adapters
 from scope_lite.errors import ScopeError
 from scope_lite.runs.files import plain_disk_errors, replace_text
+from scope_lite.runs.provenance import collect
+from scope_lite.tasks.p4g import COMMIT
 
 
 @contextmanager
@@ -79,6 +82,20 @@ def write_weights(folder: Path, tensors: Mapping[str, Tensor], settings: Mapping
     """An adapter's two files; half precision keeps 11 bits of a weight, at half the size."""
     save_file({name: t.half().contiguous() for name, t in tensors.items()}, folder / adapters.WEIGHTS)
     replace_text(folder / adapters.CONFIG, json.dumps(settings, indent=1, sort_keys=True) + "\n")
+
+
+def write_manifest(folder: Path, told: Mapping[str, Any], base_fingerprint: str) -> dict[str, Any]:
+    """``manifest.json`` beside the weights: what a trainer tells, and where all of it comes from."""
+    facts = collect()
+    manifest = {
+        **told,
+        "p4g_commit": COMMIT,
+        "base_fingerprint": base_fingerprint,
+        "sha256": hashlib.sha256((folder / adapters.WEIGHTS).read_bytes()).hexdigest(),
+        **{name: facts[name] for name in ("scope_lite", "git", "python", "packages")},
+    }
+    replace_text(folder / "manifest.json", json.dumps(manifest, indent=1) + "\n")
+    return manifest
 
 
 def lora_settings(peft: Any, base: str) -> dict[str, Any]:
