@@ -176,6 +176,7 @@ def test_what_is_written_speaks_as_what_was_trained_also_on_top_of_an_adapter(
         told = json.loads((out / adapters.CONFIG).read_text())
         assert told["base_model_name_or_path"] == str(base)
         assert str(tmp_path / "persuadee") not in json.dumps(manifest)
+        assert "--start" in manifest["command"] and f"--strength {config.strength:g}" in manifest["command"]
 
 
 def test_a_yes_agrees_more_than_a_no_and_silence_does_not() -> None:
