@@ -42,7 +42,7 @@ def simulator_replies(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help='Conditions whose names begin so, such as "direct" or "VS"; all by default.'),
+        typer.Option(help='Conditions by name or its beginning, such as "VS" or "direct, T = 1"; all by default.'),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
     prices: Annotated[

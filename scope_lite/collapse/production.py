@@ -102,7 +102,7 @@ class Setting:
     candidates: int = 5
     seed: int = 0
     only: tuple[str, ...] = ()
-    """draw just the conditions whose names begin so ("direct", "VS, grammar"); all if empty"""
+    """draw just the conditions of these names, or whose names begin so ("direct", "VS"); all if empty"""
 
 
 def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int, role: str = "persuadee") -> list[History]:
@@ -186,7 +186,9 @@ def conditions_for(sampler: TextSampler | ApiSampler, place: History, only: tupl
         for c in CONDITIONS
         if (local or not c.with_grammar) and (c.kind != "personas" or (place.task, place.role) == ("p4g", "persuadee"))
     ]
-    return [c for c in possible if not only or c.name.startswith(only)]
+    whole = {c.name for c in CONDITIONS} & set(only)  # "direct, T = 1" means itself, not "direct, T = 1.3" as well
+    begun = tuple(start for start in only if start not in whole)
+    return [c for c in possible if not only or c.name in whole or c.name.startswith(begun)]
 
 
 Pieces = list[tuple[Condition, list[History]]]
