@@ -1,0 +1,50 @@
+"""The shipped adapters on SmolLM2: whole, small, and nearer to what their seat says than SmolLM2 as it comes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import pytest
+
+from scope_lite.engines import adapters
+from scope_lite.engines.chat import ChatFormat
+from scope_lite.engines.pretrained import load_model
+from scope_lite.paths import DATA
+from scope_lite.small.data import encode
+from scope_lite.small.training import perplexity
+from scope_lite.tasks.p4g import Dialogue, Person, Turn
+
+FOLDER = DATA / "models" / "small"
+NAMES = ("persuadee",)
+TALK = (
+    "Hi there! Have you heard of Save the Children?",
+    "Hello, no, I have not. What do they do?",
+    "They bring food and school to children in poor countries. Every little bit helps!",
+    "That sounds like a good cause. How do I know that the money gets there?",
+    "You can read about it on their site. Would you like to give some of your payment today?",
+    "Sure, I think I can give 50 cents.",
+    "Thank you so much! That is very kind of you.",
+    "You're welcome. Have a nice day!",
+)
+"""Ours, in the manner of Persuasion for Good."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_adapter_is_whole_and_small_and_says_where_it_comes_from(name: str) -> None:
+    manifest = json.loads((FOLDER / name / "manifest.json").read_text())
+    weights = FOLDER / name / adapters.WEIGHTS
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() == manifest["sha256"]
+    assert weights.stat().st_size < 12e6
+    assert json.loads((FOLDER / name / adapters.CONFIG).read_text())["base_model_name_or_path"] == "smollm2"
+    assert manifest["command"].startswith("scope-lite small ")
+
+
+@pytest.mark.parametrize(("name", "role"), [("persuadee", "persuadee")])
+def test_a_tuned_adapter_expects_what_its_seat_says(name: str, role: str) -> None:
+    """A dialogue that it never saw: the perplexity of the seat's own turns falls by a quarter at least."""
+    nobody = Person("", 0.0)
+    turns = tuple(Turn(("persuader", "persuadee")[i % 2], (text,)) for i, text in enumerate(TALK))
+    base, tuned = load_model("smollm2", "cpu"), load_model(f"smollm2+{FOLDER / name}", "cpu")
+    example = [encode(Dialogue("ours", turns, nobody, nobody), role, ChatFormat(base.tokenizer), 1024)]
+    assert perplexity(tuned.model, example) < 0.75 * perplexity(base.model, example)
