@@ -16,7 +16,7 @@ from scope_lite.small.training import perplexity
 from scope_lite.tasks.p4g import Dialogue, Person, Turn
 
 FOLDER = DATA / "models" / "small"
-NAMES = ("persuadee",)
+NAMES = ("persuadee", "typicality")
 TALK = (
     "Hi there! Have you heard of Save the Children?",
     "Hello, no, I have not. What do they do?",

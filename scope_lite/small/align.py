@@ -246,7 +246,7 @@ def _write(aligner: Aligner, out: Path) -> dict[str, Any]:
         tensors, settings = on_top_of(start, tensors, settings)
     with replacing(out) as beside:
         write_weights(beside, {name: t.cpu() for name, t in tensors.items()}, settings)
-        model = str(base) if start is None else f"{base}+{start.name}"
+        model = str(base) if start is None else f"{base}+{start.name if start.is_absolute() else start}"
         options = {"reward": config.reward, "start": model, "strength": f"{config.strength:g}", "steps": config.steps}
         told = {
             "command": "scope-lite small align " + " ".join(f"--{name} {value}" for name, value in options.items()),
