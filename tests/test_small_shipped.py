@@ -16,7 +16,7 @@ from scope_lite.small.training import perplexity
 from scope_lite.tasks.p4g import Dialogue, Person, Turn
 
 FOLDER = DATA / "models" / "small"
-NAMES = ("persuadee", "typicality")
+NAMES = ("persuadee", "persuader", "typicality")
 TALK = (
     "Hi there! Have you heard of Save the Children?",
     "Hello, no, I have not. What do they do?",
@@ -40,11 +40,11 @@ def test_an_adapter_is_whole_and_small_and_says_where_it_comes_from(name: str) -
     assert manifest["command"].startswith("scope-lite small ")
 
 
-@pytest.mark.parametrize(("name", "role"), [("persuadee", "persuadee")])
-def test_a_tuned_adapter_expects_what_its_seat_says(name: str, role: str) -> None:
+@pytest.mark.parametrize("role", ["persuadee", "persuader"])
+def test_a_tuned_adapter_expects_what_its_seat_says(role: str) -> None:
     """A dialogue that it never saw: the perplexity of the seat's own turns falls by a quarter at least."""
     nobody = Person("", 0.0)
     turns = tuple(Turn(("persuader", "persuadee")[i % 2], (text,)) for i, text in enumerate(TALK))
-    base, tuned = load_model("smollm2", "cpu"), load_model(f"smollm2+{FOLDER / name}", "cpu")
+    base, tuned = load_model("smollm2", "cpu"), load_model(f"smollm2+{FOLDER / role}", "cpu")
     example = [encode(Dialogue("ours", turns, nobody, nobody), role, ChatFormat(base.tokenizer), 1024)]
     assert perplexity(tuned.model, example) < 0.75 * perplexity(base.model, example)
