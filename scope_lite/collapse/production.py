@@ -4,12 +4,9 @@ Every batch goes to the reply cache the moment it is done, so the same call afte
 Histories of Persuasion for Good end at a turn of an annotated dialogue and are named "dialogue/turn", as in
 ``data/p4g/act_pairs.csv``; the table holds no word of theirs.
 
-What the large setting would cost (40 histories, 64 replies): about 2.3 CPU hours, estimated from two histories (SmolLM2
-in fp32 on one core beside other work; lists and the personas' reading were counted in tokens, not timed). A token takes
-7 ms to write among 128 rows and 3.6 ms to read. Direct replies (34 tokens on average) come at 140 tokens a second: 0.2
-CPU hours for each temperature. A verbalized list has 117 tokens: 0.6 CPU hours free, somewhat more under a grammar.
-Personas are written as fast, but each history is read in all eight, for the persona stands before it: 69,000 tokens
-against 8,600 (without :class:`~scope_lite.engines.shared_prefix.Readings` 110,000 against 12,500), so 0.2 CPU hours.
+What the large setting costs: 40 histories and 4 scenarios with 64 replies took 2 hours 17 minutes on one core beside
+other work (SmolLM2 in fp32; some batches were in the cache already). A verbalized list is longest, so the lists are more
+than half of it; personas have each history read in all eight of them, for the persona stands before it.
 """
 
 from __future__ import annotations
