@@ -5,8 +5,8 @@ Histories of Persuasion for Good end at a turn of an annotated dialogue and are 
 ``data/p4g/act_pairs.csv``; the table holds no word of theirs.
 
 What the large setting costs: 40 histories and 4 scenarios with 64 replies took 2 hours 17 minutes on one core beside
-other work (SmolLM2 in fp32; some batches were in the cache already). A verbalized list is longest, so the lists are more
-than half of it; personas have each history read in all eight of them, for the persona stands before it.
+other work (SmolLM2 in fp32; some batches were in the cache already). A verbalized list is longest, so the lists are
+more than half of it; personas have each history read in all eight of them, for the persona stands before it.
 """
 
 from __future__ import annotations
