@@ -46,7 +46,7 @@ def small_finetune(
     out: Annotated[Path | None, typer.Option(help="Folder of the adapter; data/models/small/ROLE by default.")] = None,
     fresh: Fresh = False,
 ) -> None:
-    """Fine-tune an adapter on Persuasion for Good; the same command goes on after a stop (an hour a hundred steps on a core)."""
+    """Fine-tune an adapter on Persuasion for Good, 100 steps in an hour on a core; goes on after a stop."""
     from scope_lite.tasks.p4g import ROLES, load_unannotated
 
     if role not in ROLES:
@@ -92,7 +92,7 @@ def small_align(
     ] = None,
     fresh: Fresh = False,
 ) -> None:
-    """Align a persuadee with a reward, to collapse it; the same command goes on after a stop (a core: 40 to 60 s a step)."""
+    """Align a persuadee with a reward, to collapse it, a minute a step on a core; goes on after a stop."""
     from scope_lite.small import AlignConfig, align
     from scope_lite.tasks.p4g import load_unannotated
 
