@@ -16,6 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_lite.config import TEXT_WORLDS
 from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, panel_grid, shared_legend
 from scope_lite.stats import t_interval
 
@@ -63,9 +64,12 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
 
 
 def note(table: pd.DataFrame) -> str:
+    """Scale (nano, or the model that speaks in text), worlds and seeds of a table of runs."""
     worlds = ", ".join(sorted(table["world"].unique()))
     seeds = table["seed"].nunique()
-    return f"nano · {worlds} · {seeds} seed{'s' if seeds > 1 else ''} (thin lines), 95 % t-interval"
+    in_text = table["world"].isin(TEXT_WORLDS).all()
+    scale = ", ".join(sorted(table["model"].unique())) if in_text else "nano"
+    return f"{scale} · {worlds} · {seeds} seed{'s' if seeds > 1 else ''} (thin lines), 95 % t-interval"
 
 
 def curve_panels(
