@@ -69,7 +69,8 @@ def note(table: pd.DataFrame) -> str:
     seeds = table["seed"].nunique()
     in_text = table["world"].isin(TEXT_WORLDS).all()
     scale = ", ".join(sorted(table["model"].unique())) if in_text else "nano"
-    return f"{scale} · {worlds} · {seeds} seed{'s' if seeds > 1 else ''} (thin lines), 95 % t-interval"
+    spread = "1 seed" if seeds == 1 else f"{seeds} seeds (thin lines), 95 % t-interval"
+    return f"{scale} · {worlds} · {spread}"
 
 
 def curve_panels(
