@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import folder_fingerprint, model_folder, text_panel
+from scope_lite.paths import adapter_folder, folder_fingerprint, model_folder, text_panel
 
 SCHEMA = 1
 TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline")
@@ -93,7 +93,7 @@ class TextConfig(Settings):
     max_new_tokens: int = Field(default=48, ge=1)
     """a message of the policy is cut here"""
     reply_tokens: int = Field(default=40, ge=1)
-    """a simulator's reply is cut here; a verbalized list may have as many for each of its candidates"""
+    """a simulator's reply is cut here; a verbalized list may have as many, and its marks, for each candidate"""
     context: int | None = Field(default=None, ge=64)
     """tokens that the policy's transcript may hold; a dialogue that outgrows it ends, with outcome "context"; null: as
     many as the model was made for"""
@@ -102,8 +102,8 @@ class TextConfig(Settings):
     closing_question: bool = True
     """p4g: ask the persuadee at the end how much it is, as the payment form of the study does"""
     simulator_model: str | None = None
-    """model behind the simulators: "smollm2", a folder, "smollm2+FOLDER" with an adapter, or "openai:NAME@URL"; null:
-    the policy's own base"""
+    """model behind the simulators: "smollm2", a folder, "smollm2+FOLDER" with an adapter ("smollm2+persuadee": one
+    that is shipped), or "openai:NAME@URL"; null: the policy's own base"""
     training_engine: Literal["hf", "unsloth"] = "hf"
     """what holds the policy and trains it: transformers, or Unsloth (a GPU's, or its slow CPU build)"""
     four_bit: bool = False
@@ -139,7 +139,8 @@ class RunConfig(Settings):
     """the method's name, for labels and colours"""
     world: str = "persuasion"
     model: str = "qwen3-tiny"
-    """base model of the policy, a folder of the world's models"""
+    """base model of the policy, a folder of the world's models; in text as ``text.simulator_model``, but no endpoint;
+    where an adapter is named, training starts from it"""
     seed: int = Field(default=0, ge=0)
     steps: int = Field(default=100, ge=0)
     """optimizer steps; paper: 200"""
@@ -222,8 +223,8 @@ def _shipped_models(world: str, model: str) -> list[Any]:
 
 def _content(model: str | None) -> list[str]:
     """What tells one text model from another: the content of each folder that it names, else the name."""
-    parts = [model] if model and Path(model).expanduser().is_dir() else (model or "").split("+")
-    folders = [Path(part).expanduser() for part in parts]
+    parts = [model] if model and Path(model).expanduser().is_dir() else (model or "").split("+", 1)
+    folders = [Path(parts[0]).expanduser(), *(adapter_folder(part) for part in parts[1:])]
     return [folder_fingerprint(f) if p and f.is_dir() else p for p, f in zip(parts, folders, strict=True)]
 
 

@@ -12,6 +12,7 @@ HOME = Path(os.environ.get("SCOPE_LITE_HOME", Path(__file__).resolve().parent.pa
 DATA = HOME / "data"
 CONVERSION_NOTE = "converted.json"  # what a converted model was made from: no part of the model
 NANO_MODELS = DATA / "models" / "nano"
+SMALL_MODELS = DATA / "models" / "small"
 RESULTS = DATA / "results"
 FIGURES = HOME / "figures"
 RUNS = HOME / "runs"
@@ -27,6 +28,15 @@ def model_folder(world: str) -> Path:
     """The nano models of a world: shipped, or (a random world's) made here and cached."""
     shipped = NANO_MODELS / world
     return shipped if shipped.exists() else cache_folder() / "nano" / world
+
+
+def adapter_folder(adapter: str) -> Path:
+    """The folder of a LoRA adapter: the folder itself, or a shipped one by its name ("persuadee").
+
+    Wherever the process runs, the name is the same; so it can stand in the config of a run that others repeat.
+    """
+    folder, shipped = Path(adapter).expanduser(), SMALL_MODELS / adapter
+    return folder if folder.is_dir() or not shipped.is_dir() else shipped
 
 
 def text_panel(world: str) -> Path:

@@ -322,6 +322,29 @@ def test_a_folded_adapter_says_the_same_and_leaves_room_for_a_new_one(model):
     assert not [name for name, _ in folded.named_parameters() if "lora" in name] and not hasattr(folded, "peft_config")
 
 
+def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_its_name_finds(model, tmp_path, monkeypatch):
+    """The policy of step 0 is the adapter's model, the simulators are the other's, and the run's name holds both."""
+    monkeypatch.setattr(paths, "SMALL_MODELS", tmp_path / "small")
+    for name in ("mine", "theirs"):
+        torch.manual_seed(len(name))
+        tuned = get_peft_model(load_model(model, "cpu").model, LoraConfig(r=2, init_lora_weights=False))
+        tuned.save_pretrained(tmp_path / "small" / name)
+    config = config_of(f"{model}+mine", learning_rate=1e-3, text={"simulator_model": f"{model}+theirs"})
+    ids = torch.tensor([[1, 5, 9, 20]])
+    scene = TextScene(config)
+    with torch.no_grad():
+        told = {name: load_model(f"{model}+{name}", "cpu").model(ids).logits for name in ("mine", "theirs")}
+        assert not torch.allclose(told["mine"], told["theirs"])
+        torch.testing.assert_close(scene.policy_model().model(ids).logits, told["mine"], atol=1e-5, rtol=1e-4)
+        sampler = scene.voice(scene.member("plain")).sampler
+        torch.testing.assert_close(sampler.loaded.model(ids).logits, told["theirs"])
+    path = train(config, tmp_path / "runs")
+    assert len(rows_of(path)) == 3
+    before = config.fingerprint()
+    (tmp_path / "small" / "mine" / "adapter_config.json").write_text("{}")
+    assert config.fingerprint() != before
+
+
 # -- configs ----------------------------------------------------------------------------------------------------------
 
 
@@ -352,6 +375,8 @@ def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worl
         ("single", {"simulator": {"members": ["plane"]}}, "did you mean 'plain'"),
         ("cotraining", {"simulator": {"members": ["plane"]}}, "did you mean 'plain'"),
         ("single", {"model": "nowhere"}, "no model in 'nowhere'"),
+        ("single", {"model": "smollm2+nobody"}, "no adapter in 'nobody'.*BASE.NAME"),
+        ("single", {"text": {"simulator_model": "smollm2+nobody"}}, "no adapter in 'nobody'"),
     ],
 )
 def test_names_that_do_not_exist_are_told_before_anything_is_written(method, changes, message, model, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scope_lite.errors import ScopeError
+from scope_lite.paths import adapter_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,7 +20,8 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 def split_adapter(model: str | Path) -> tuple[str | Path, Path | None]:
     """The base model and the adapter's folder (None if there is none) of a model's name.
 
-    ``"BASE+FOLDER"`` names both; a folder with an adapter alone names its base in ``adapter_config.json``.
+    ``"BASE+FOLDER"`` names both, ``"BASE+NAME"`` a shipped adapter (``paths.adapter_folder``); a folder with an adapter
+    alone names its base in ``adapter_config.json``.
 
     Raises:
         ScopeError: the adapter's folder holds no adapter, or one that does not say its base.
@@ -35,9 +37,12 @@ def split_adapter(model: str | Path) -> tuple[str | Path, Path | None]:
     base, plus, adapter = str(model).partition("+")
     if not plus:
         return model, None
-    folder = Path(adapter).expanduser()
+    folder = adapter_folder(adapter)
     if not base or not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
-        raise ScopeError(f"no adapter in {adapter!r}: write BASE+FOLDER, a folder that holds {CONFIG} and {WEIGHTS}")
+        raise ScopeError(
+            f"no adapter in {adapter!r}: write BASE+FOLDER, a folder that holds {CONFIG} and {WEIGHTS}, or BASE+NAME "
+            "of one that is shipped"
+        )
     return base, folder
 
 

@@ -71,6 +71,15 @@ def find_model(model: str | Path = SMOLLM2) -> Path:
     return folder
 
 
+def require_model(model: str | Path) -> None:
+    """Refuse, before any work, a model that :func:`load_model` could not find.
+
+    Raises:
+        ScopeError: as in :func:`find_model` and :func:`adapters.split_adapter`.
+    """
+    find_model(split_adapter(model)[0])
+
+
 def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel:
     """Load a local model for generation.
 

@@ -56,14 +56,26 @@ TRAINED_KINDS: dict[str, dict[str, Any]] = {
 """the zero-reward control is a frozen simulator under the same loop"""
 
 
-TEXT_METHODS = ("base", "single", "verbalized", "cotraining")
-"""methods that are trained in real text on a CPU, for twenty steps"""
+TEXT_METHODS = ("base", "single", "verbalized")
+"""methods that are trained on SmolLM2 as it comes, on a CPU"""
 TEXT_SIZE: dict[str, Any] = {
     "groups": 4, "group_size": 4, "eval_dialogues": 2, "final_dialogues": 8,
     "text": {"turns": 2, "max_new_tokens": 24, "reply_tokens": 24},
 }  # fmt: skip
 """what a CPU can play: two turns of a sentence each; set by its cost, after a population run of this length had been
 seen (two steps, rewards .19 and .63)"""
+TUNED_METHODS = ("base", "single", "unsharpened", "cotraining")
+"""methods that are trained where both seats start from adapters tuned on people; no lists: a persuadee that was tuned
+on plain replies is not one to ask for JSON"""
+TUNED_SIZE: dict[str, Any] = {
+    "model": "smollm2+persuader", "steps": 30, "groups": 4, "group_size": 4, "learning_rate": 5e-4,
+    "eval_every": 10, "eval_dialogues": 8, "final_dialogues": 16,
+    "simulator": {"learning_rate": 5e-4},
+    "text": {**TEXT_SIZE["text"], "simulator_model": "smollm2+persuadee"},
+}  # fmt: skip
+"""The twin in text of the nano experiment: a base policy and a reference P that were tuned on people, and P at T = 0.7
+as the collapsed simulator. The learning rate is five times that of ``text_p4g`` because there, after twenty steps, the
+policy had moved by .002 nats a token: set by how far a policy moves, before any training from the adapters."""
 
 
 class Experiment(NamedTuple):
@@ -248,6 +260,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda: _methods("", ("base", "single", "verbalized", "cotraining", "unsharpened"), **SHORT), 100
     ),
     "text_p4g": Experiment(lambda: _methods("p4g", TEXT_METHODS, **TEXT_SIZE), 1, apart=True),
+    "text_tuned": Experiment(lambda: _methods("p4g", TUNED_METHODS, **TUNED_SIZE), 1, apart=True),
 }
 """seeds: how many the shipped tables have (in the multiverse: worlds)"""
 

@@ -26,6 +26,10 @@ from scope_lite.prompts import with_verbalized_block
 from scope_lite.rng import SEATS, RowKeys, mix
 from scope_lite.verbalized import ParseAccount, VerbalizedParseError, grammar, parse
 
+MARK_TOKENS = 20
+"""For the braces, keys and probability of one candidate; SmolLM2 takes 14 to 16. They do not get fewer where replies
+are short: with half a reply's tokens instead, and replies of 24, every second list was cut off unfinished."""
+
 
 class Sampler(Protocol):
     """``engines.generate.TextSampler`` and ``engines.api.ApiSampler``: reply i to history h is ``[h][i]``."""
@@ -42,7 +46,7 @@ class Voice:
     sampler: Sampler
     temperature: float = 1.0
     reply_tokens: int = 40
-    """a reply is cut here; a verbalized list may have as many for each candidate, and half as many for its marks"""
+    """a reply is cut here; a verbalized list may have as many for each candidate, and MARK_TOKENS beside them"""
     candidates: int | None = None
     """replies that a verbalized list holds; None asks for the next message itself"""
     by_grammar: bool = False
@@ -55,7 +59,7 @@ class Voice:
         if self.candidates is None:
             return SamplingConfig(self.temperature, self.reply_tokens, seed)
         rules = grammar(self.candidates) if self.by_grammar else None
-        return SamplingConfig(self.temperature, self.reply_tokens * (2 * self.candidates + 1) // 2, seed, rules)
+        return SamplingConfig(self.temperature, (self.reply_tokens + MARK_TOKENS) * self.candidates, seed, rules)
 
 
 class PromptedSeat:

@@ -21,7 +21,7 @@ from scope_lite.engines.api import open_sampler
 from scope_lite.engines.endpoint import parse_endpoint
 from scope_lite.engines.generate import TextSampler
 from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import LoadedModel, find_model, load_model
+from scope_lite.engines.pretrained import LoadedModel, load_model, require_model
 from scope_lite.engines.reply_cache import ReplyCache
 from scope_lite.episodes import EpisodeSeat, run_episodes, seat_systems
 from scope_lite.errors import ScopeError
@@ -55,10 +55,10 @@ class TextScene:
         for name in config.simulator.members:
             if name not in known:
                 raise ScopeError(closest(name, known, "simulator"))
-        find_model(config.model)
+        require_model(config.model)
         other = config.text.simulator_model
         if other and parse_endpoint(other) is None:
-            find_model(other)
+            require_model(other)
         if config.simulator.kind == "trained":
             self._require_trainable(self.member(config.simulator.members[0]).model or other)
         models = [m.model or other for m in self.members]

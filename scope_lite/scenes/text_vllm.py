@@ -26,9 +26,15 @@ class VllmRollouts:
         """``simulators``: the models behind them; those that are adapters on the policy's base are served, too.
 
         Raises:
-            ScopeError: vLLM is not installed.
+            ScopeError: vLLM is not installed, or the policy starts from an adapter: the engine has room for one on the
+                plain base, the one that is trained.
         """
         require_vllm()
+        if split_adapter(config.model)[1]:
+            raise ScopeError(
+                f"on vLLM a policy starts from a plain model, not from the adapter of {config.model!r}: set "
+                "text.rollout_engine to hf"
+            )
         self.config, self.base = config, config.model
         adapters = [folder for name in simulators if (folder := self._adapter(name))]
         self._rank = max([config.lora_rank, *(_rank(folder) for folder in adapters)])
