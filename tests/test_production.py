@@ -177,6 +177,7 @@ def test_a_part_of_the_conditions_can_be_drawn_and_an_unknown_one_is_one_line(hi
     [
         ("smollm2", "02_replies"),
         ("data/models/small/persuadee", "02_replies_persuadee"),
+        ("smollm2+persuadee", "02_replies_persuadee"),
         ("smollm2+/home/me/typicality/", "02_replies_typicality"),
         ("openai:gpt-x", "02_replies_gpt-x"),
         ("openai:org/Large 4B@http://localhost:8000/v1", "02_replies_Large-4B"),

@@ -10,12 +10,11 @@ import pytest
 from scope_lite.engines import adapters
 from scope_lite.engines.chat import ChatFormat
 from scope_lite.engines.pretrained import load_model
-from scope_lite.paths import DATA
+from scope_lite.paths import SMALL_MODELS
 from scope_lite.small.data import encode
 from scope_lite.small.training import perplexity
 from scope_lite.tasks.p4g import Dialogue, Person, Turn
 
-FOLDER = DATA / "models" / "small"
 NAMES = ("persuadee", "persuader", "typicality")
 TALK = (
     "Hi there! Have you heard of Save the Children?",
@@ -32,11 +31,11 @@ TALK = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_adapter_is_whole_and_small_and_says_where_it_comes_from(name: str) -> None:
-    manifest = json.loads((FOLDER / name / "manifest.json").read_text())
-    weights = FOLDER / name / adapters.WEIGHTS
+    manifest = json.loads((SMALL_MODELS / name / "manifest.json").read_text())
+    weights = SMALL_MODELS / name / adapters.WEIGHTS
     assert hashlib.sha256(weights.read_bytes()).hexdigest() == manifest["sha256"]
     assert weights.stat().st_size < 12e6
-    assert json.loads((FOLDER / name / adapters.CONFIG).read_text())["base_model_name_or_path"] == "smollm2"
+    assert json.loads((SMALL_MODELS / name / adapters.CONFIG).read_text())["base_model_name_or_path"] == "smollm2"
     assert manifest["command"].startswith("scope-lite small ")
 
 
@@ -45,6 +44,6 @@ def test_a_tuned_adapter_expects_what_its_seat_says(role: str) -> None:
     """A dialogue that it never saw: the perplexity of the seat's own turns falls by a quarter at least."""
     nobody = Person("", 0.0)
     turns = tuple(Turn(("persuader", "persuadee")[i % 2], (text,)) for i, text in enumerate(TALK))
-    base, tuned = load_model("smollm2", "cpu"), load_model(f"smollm2+{FOLDER / role}", "cpu")
+    base, tuned = load_model("smollm2", "cpu"), load_model(f"smollm2+{role}", "cpu")
     example = [encode(Dialogue("ours", turns, nobody, nobody), role, ChatFormat(base.tokenizer), 1024)]
     assert perplexity(tuned.model, example) < 0.75 * perplexity(base.model, example)

@@ -64,11 +64,11 @@ TEXT_SIZE: dict[str, Any] = {
 }  # fmt: skip
 """what a CPU can play: two turns of a sentence each; set by its cost, after a population run of this length had been
 seen (two steps, rewards .19 and .63)"""
-TUNED_METHODS = ("base", "single", "unsharpened", "cotraining")
+TUNED_METHODS = ("base", "single", "cotraining")
 """methods that are trained where both seats start from adapters tuned on people; no lists: a persuadee that was tuned
 on plain replies is not one to ask for JSON"""
 TUNED_SIZE: dict[str, Any] = {
-    "model": "smollm2+persuader", "steps": 30, "groups": 4, "group_size": 4, "learning_rate": 5e-4,
+    "model": "smollm2+persuader", "groups": 4, "group_size": 4, "learning_rate": 5e-4,
     "eval_every": 10, "eval_dialogues": 8, "final_dialogues": 16,
     "simulator": {"learning_rate": 5e-4},
     "text": {**TEXT_SIZE["text"], "simulator_model": "smollm2+persuadee"},
