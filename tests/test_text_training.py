@@ -376,6 +376,7 @@ def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worl
         ("cotraining", {"simulator": {"members": ["plane"]}}, "did you mean 'plain'"),
         ("single", {"model": "nowhere"}, "no model in 'nowhere'"),
         ("single", {"model": "smollm2+nobody"}, "no adapter in 'nobody'.*BASE.NAME"),
+        ("single", {"model": "smollm2+persuader", "text": {"rollout_engine": "vllm"}}, "starts from a plain model"),
         ("single", {"text": {"simulator_model": "smollm2+nobody"}}, "no adapter in 'nobody'"),
     ],
 )

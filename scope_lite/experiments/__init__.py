@@ -1,12 +1,11 @@
 """The experiments behind the figures: which runs each one needs, and its table, live or frozen."""
 
-from scope_lite.experiments.definitions import EXPERIMENTS, FROZEN_METHODS, TEXT_METHODS, Experiment, runs_of
+from scope_lite.experiments.definitions import EXPERIMENTS, FROZEN_METHODS, Experiment, runs_of
 from scope_lite.experiments.tables import Source, build, frozen_table, hours_for, live_table, table, unfinished
 
 __all__ = [
     "EXPERIMENTS",
     "FROZEN_METHODS",
-    "TEXT_METHODS",
     "Experiment",
     "Source",
     "build",

@@ -15,6 +15,7 @@ from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, require_vll
 from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
 from scope_lite.engines.vllm.sync import AdapterSync, probe_prompts
+from scope_lite.errors import ScopeError
 from scope_lite.rng import RowKeys
 from scope_lite.tasks.turns import SeatName
 
@@ -29,12 +30,12 @@ class VllmRollouts:
             ScopeError: vLLM is not installed, or the policy starts from an adapter: the engine has room for one on the
                 plain base, the one that is trained.
         """
-        require_vllm()
         if split_adapter(config.model)[1]:
             raise ScopeError(
                 f"on vLLM a policy starts from a plain model, not from the adapter of {config.model!r}: set "
                 "text.rollout_engine to hf"
             )
+        require_vllm()
         self.config, self.base = config, config.model
         adapters = [folder for name in simulators if (folder := self._adapter(name))]
         self._rank = max([config.lora_rank, *(_rank(folder) for folder in adapters)])
