@@ -1,14 +1,26 @@
 """The experiments behind the figures: which runs each one needs, and its table, live or frozen."""
 
 from scope_lite.experiments.definitions import EXPERIMENTS, FROZEN_METHODS, Experiment, runs_of
-from scope_lite.experiments.tables import Source, build, frozen_table, hours_for, live_table, table, unfinished
+from scope_lite.experiments.dialogues import as_text
+from scope_lite.experiments.tables import (
+    Source,
+    build,
+    dialogues,
+    frozen_table,
+    hours_for,
+    live_table,
+    table,
+    unfinished,
+)
 
 __all__ = [
     "EXPERIMENTS",
     "FROZEN_METHODS",
     "Experiment",
     "Source",
+    "as_text",
     "build",
+    "dialogues",
     "frozen_table",
     "hours_for",
     "live_table",

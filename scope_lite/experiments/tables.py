@@ -21,6 +21,7 @@ import pandas as pd
 from scope_lite.config import TEXT_WORLDS, RunConfig
 from scope_lite.errors import ScopeError
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
+from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
 from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
@@ -86,6 +87,17 @@ def table(
     return live_table(experiment, seeds, variants=variants, **overrides)
 
 
+def dialogues(experiment: str, source: Source, seeds: int) -> pd.DataFrame:
+    """What was said in the runs of :func:`table`, at the first and the last evaluation (experiments in text only).
+
+    Raises:
+        ScopeError: where the table is frozen and no dialogues are beside it.
+    """
+    if source == "frozen":
+        return frozen_dialogues(experiment, RESULTS)
+    return first_and_last((key[0], RUNS / key[1]) for key in map(_key, runs_of(experiment, seeds)))
+
+
 def unfinished(
     experiments: Sequence[str], seeds: int | None = None, root: Path = RUNS, extend: Path | None = None
 ) -> list[RunConfig]:
@@ -103,11 +115,18 @@ def unfinished(
 
 
 def hours_for(configs: Sequence[RunConfig], root: Path = RUNS, workers: int | None = None) -> float:
-    """Expected hours, from the pace of the nano runs in ``root``; without any 0.3 s a step, in text 100 s on a core."""
+    """Expected hours, from the pace of the nano runs in ``root``; without any 0.3 s a step.
+
+    In text 100 s on a core, and 300 s with Verbalized Sampling: its lists are five replies and their marks.
+    """
     logs = [log for log in sorted(root.glob("*/timing.jsonl")) if log.parent.name.split("-")[0] not in TEXT_WORLDS]
     pace = load_timing([log.parent for log in logs[-20:]])["step_seconds"].mean() if logs else 0.3
-    seconds = sum(c.steps * (100.0 if c.is_text else pace) for c in configs)
+    seconds = sum(c.steps * (_text_pace(c) if c.is_text else pace) for c in configs)
     return float(seconds / (workers or os.cpu_count() or 1) / 3600)
+
+
+def _text_pace(config: RunConfig) -> float:
+    return 300.0 if config.simulator.kind == "verbalized" else 100.0
 
 
 def build(
@@ -146,11 +165,22 @@ def build(
     if len(kept):
         note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text())}
     results.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".tmp")
-    made.to_csv(partial, index=False, float_format="%.6g", lineterminator="\n")
-    partial.replace(path)
+    if missing[0][1].is_text:
+        said = first_and_last((key[0], root / key[1]) for key in map(_key, missing))
+        spoken = dialogues_path(results, experiment)
+        if len(kept) and spoken.exists():
+            before = frozen_dialogues(experiment, results)
+            said = pd.concat([before[before["run"].isin(kept["run"])], said], ignore_index=True)
+        _write(said, spoken)
+    _write(made, path)
     beside.write_text(json.dumps(note, indent=1) + "\n")
     return path
+
+
+def _write(table: pd.DataFrame, path: Path) -> None:
+    partial = path.with_suffix(".tmp")
+    table.to_csv(partial, index=False, float_format="%.6g", lineterminator="\n")
+    partial.replace(path)
 
 
 def _key(run: Run) -> tuple[str, str]:
