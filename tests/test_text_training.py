@@ -322,14 +322,15 @@ def test_a_folded_adapter_says_the_same_and_leaves_room_for_a_new_one(model):
     assert not [name for name, _ in folded.named_parameters() if "lora" in name] and not hasattr(folded, "peft_config")
 
 
-def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_its_name_finds(model, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["single", "cotraining"])
+def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(method, model, tmp_path, monkeypatch):
     """The policy of step 0 is the adapter's model, the simulators are the other's, and the run's name holds both."""
     monkeypatch.setattr(paths, "SMALL_MODELS", tmp_path / "small")
     for name in ("mine", "theirs"):
         torch.manual_seed(len(name))
         tuned = get_peft_model(load_model(model, "cpu").model, LoraConfig(r=2, init_lora_weights=False))
         tuned.save_pretrained(tmp_path / "small" / name)
-    config = config_of(f"{model}+mine", learning_rate=1e-3, text={"simulator_model": f"{model}+theirs"})
+    config = config_of(f"{model}+mine", method, learning_rate=1e-3, text={"simulator_model": f"{model}+theirs"})
     ids = torch.tensor([[1, 5, 9, 20]])
     scene = TextScene(config)
     with torch.no_grad():
