@@ -40,7 +40,10 @@ def live_table(
     variants: Sequence[str] | None = None,
     **overrides: Any,
 ) -> pd.DataFrame:
-    """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds)."""
+    """Train what is missing; one row per run and evaluated step (for ``theory_odds``, per step with odds).
+
+    In text it is one row per step: there a run has few steps, and no two training rewards to throw away.
+    """
     runs = runs_of(experiment, seeds, variants, **overrides)
     _ensure_models(runs, workers)
     return _trained(experiment, runs, root, workers)
@@ -59,6 +62,7 @@ def _trained(experiment: str, runs: Sequence[Run], root: Path, workers: int | No
     for (variant, config), folder in zip(runs, folders, strict=True):
         metrics = load_metrics([folder]).assign(variant=variant, run=folder.name, learning_rate=config.learning_rate)
         measured = "odds_exploit" if experiment == "theory_odds" else "panel/unseen/reward"
+        measured = "step" if config.is_text else measured
         tables.append(metrics[metrics[measured].notna()])
     table = pd.concat(tables, ignore_index=True).assign(experiment=experiment)
     first = ["experiment", "variant", "method", "world", "model", "seed", "run", "step"]
