@@ -1,11 +1,13 @@
 """What was said in runs in real text: who reads their table wants to see it, so some of it is shipped beside the table.
 
 One dialogue a panel member, from the first and the last evaluation; the tasks and random numbers of an evaluation are
-those of its step, so the first ones of runs with the same start are alike.
+those of its step, so the first ones of runs with the same start are alike. A model of the web says slurs, too; they are
+masked, since classes read this.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
@@ -15,6 +17,8 @@ import pandas as pd
 
 from scope_lite.errors import ScopeError
 from scope_lite.runs import load_rollouts
+
+SLUR = re.compile(r"\bnigg\w*", re.IGNORECASE)
 
 
 def first_and_last(runs: Iterable[tuple[str, Path]]) -> pd.DataFrame:
@@ -34,7 +38,8 @@ def first_and_last(runs: Iterable[tuple[str, Path]]) -> pd.DataFrame:
             about = {"variant": variant, "run": one.run, "step": one.step, "simulator": one.simulator}
             ended = {"outcome": one.outcome, "reward": one.reward}
             for turn, (act, reply) in enumerate(zip_longest(one.acts, one.replies, fillvalue="")):
-                rows.append({**about, "turn": turn, "policy": act, "user": reply, **ended})
+                policy, user = (SLUR.sub("[slur]", words) for words in (act, reply))
+                rows.append({**about, "turn": turn, "policy": policy, "user": user, **ended})
     return pd.DataFrame(rows)
 
 
