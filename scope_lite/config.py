@@ -139,8 +139,8 @@ class RunConfig(Settings):
     """the method's name, for labels and colours"""
     world: str = "persuasion"
     model: str = "qwen3-tiny"
-    """base model of the policy, a folder of the world's models; in text as ``text.simulator_model``, but no endpoint;
-    where an adapter is named, training starts from it"""
+    """base model of the policy, a folder of the world's models; in text as text.simulator_model, but no endpoint; where
+    an adapter is named, training starts from it"""
     seed: int = Field(default=0, ge=0)
     steps: int = Field(default=100, ge=0)
     """optimizer steps; paper: 200"""
