@@ -46,7 +46,7 @@ def test_the_shipped_dialogues_earned_what_their_words_state(name: str) -> None:
         assert all(list(rows["simulator"].unique()) == members for _, rows in run.groupby("step"))
     assert set(said["run"]) == set(table["run"])
     for _, one in said.groupby(["run", "step", "simulator"]):
-        stated = read_pledge(one["user"])
+        stated = read_pledge(one.loc[one["speaker"] == "simulator", "words"])
         assert one["reward"].iloc[0] == pytest.approx((stated or 0) / PAYMENT)
         assert one["outcome"].iloc[0] == ("unread" if stated is None else "given" if stated else "nothing")
 
@@ -59,10 +59,12 @@ def test_a_dialogue_is_read_as_it_was_spoken_and_printed_without_what_a_terminal
     ]  # fmt: skip
     (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(spoken | line) + "\n" for line in lines))
     said = first_and_last([("single", tmp_path)])
-    assert len(said) == 2 * 2 * 2 and set(said["step"]) == {0, 10}
-    assert said["policy"].tolist() == ["Hi\n\x1b[2J there", ""] * 4 and said["user"].tolist() == ["NA", "$1"] * 4
+    assert len(said) == 2 * 2 * 3 and set(said["step"]) == {0, 10}
+    assert said["words"].tolist() == ["Hi\n\x1b[2J there", "NA", "$1"] * 4
     said.to_csv(tmp_path / "text_dialogues.csv", index=False)
     assert frozen_dialogues("text", tmp_path).equals(said)
-    assert as_text(said[:2]) == "with plain: given, reward 0.50\n  policy: Hi [2J there\n  user: NA\n  user: $1"
+    assert (
+        as_text(said[:3]) == "with plain: given, reward 0.50\n  policy: Hi [2J there\n  simulator: NA\n  simulator: $1"
+    )
     with pytest.raises(ScopeError, match=r"no other_dialogues\.csv.*results build other"):
         frozen_dialogues("other", tmp_path)

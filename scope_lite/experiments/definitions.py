@@ -75,7 +75,8 @@ TUNED_SIZE: dict[str, Any] = {
 }  # fmt: skip
 """The twin in text of the nano experiment: a base policy and a reference P that were tuned on people, and P at T = 0.7
 as the collapsed simulator. The learning rate is five times that of ``text_p4g`` because there, after twenty steps, the
-policy had moved by .002 nats a token: set by how far a policy moves, before any training from the adapters."""
+policy had moved by .002 nats a token (KL from its start, on 363 tokens of 16 first messages): set by how far a policy
+moves, before any training from the adapters. Twenty steps by the clock: a run of thirty was stopped after its first."""
 
 
 class Experiment(NamedTuple):

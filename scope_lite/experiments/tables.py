@@ -25,6 +25,7 @@ from scope_lite.experiments.dialogues import dialogues_path, first_and_last, fro
 from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
+from scope_lite.runs.files import replace_text
 
 Source = Literal["live", "frozen"]
 
@@ -154,8 +155,7 @@ def build(
     if not missing:
         return path
     made = pd.concat([kept, _trained(experiment, missing, root, workers)], ignore_index=True)
-    place = {key: i for i, key in enumerate(map(_key, runs))}
-    made = made.iloc[np.argsort([place[key] for key in _keys_of(made)], kind="stable")]
+    made = _in_order(made, runs)
     origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text())
     note = {
         "command": f"scope-lite results build {experiment} --seeds {seeds}" + " --extend" * extend,
@@ -175,16 +175,16 @@ def build(
         if len(kept) and spoken.exists():
             before = frozen_dialogues(experiment, results)
             said = pd.concat([before[before["run"].isin(kept["run"])], said], ignore_index=True)
-        _write(said, spoken)
-    _write(made, path)
-    beside.write_text(json.dumps(note, indent=1) + "\n")
+        replace_text(spoken, _in_order(said, runs).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    replace_text(path, made.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    replace_text(beside, json.dumps(note, indent=1) + "\n")
     return path
 
 
-def _write(table: pd.DataFrame, path: Path) -> None:
-    partial = path.with_suffix(".tmp")
-    table.to_csv(partial, index=False, float_format="%.6g", lineterminator="\n")
-    partial.replace(path)
+def _in_order(table: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
+    """The rows as the experiment lists its runs, whichever of them were made first."""
+    place = {key: i for i, key in enumerate(map(_key, runs))}
+    return table.iloc[np.argsort([place[key] for key in _keys_of(table)], kind="stable")]
 
 
 def _key(run: Run) -> tuple[str, str]:

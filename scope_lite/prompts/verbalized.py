@@ -21,6 +21,6 @@ one way to hold a list to its form, and an endpoint is asked without.
 
 The alphabet of a text has no $ and no %, and a text begins with a capital: an amount must be told in words or as
 "2 dollars". Asked for the donation itself (4 chats, 24 lists), SmolLM2's lists state one with probability .05; with $
-and % and a first digit allowed it was .12, and of 24 direct replies .33. So the alphabet is a part of it, and lists
+and % and a first digit allowed it was .12, and of 24 direct replies .33. So the alphabet may be a part of it, and lists
 that do not answer the larger one. The shipped tables were made with this alphabet; who makes them anew should widen it.
 """

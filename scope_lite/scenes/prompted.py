@@ -28,7 +28,7 @@ from scope_lite.verbalized import ParseAccount, VerbalizedParseError, grammar, p
 
 MARK_TOKENS = 20
 """For the braces, keys and probability of one candidate; SmolLM2 takes 14 to 16. They do not get fewer where replies
-are short: with half a reply's tokens instead, and replies of 24, every second list was cut off unfinished."""
+are short: with half a reply's tokens instead, and replies of 24, .55 of a step's lists could not be read, now .06."""
 
 
 class Sampler(Protocol):
