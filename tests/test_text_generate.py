@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from scope_lite import verbalized
 from scope_lite.engines import generate, shared_prefix
 from scope_lite.engines.chat import FIXED_DATE
+from scope_lite.engines.constrained import compile_grammar
 from scope_lite.engines.generate import SamplingConfig, TextSampler, reply_uniforms
 from scope_lite.engines.pretrained import LoadedModel
 from scope_lite.engines.reply_cache import Reply, ReplyCache
@@ -259,6 +260,23 @@ def test_a_grammar_makes_even_a_random_model_write_a_readable_list() -> None:
     _, account = verbalized.read_outputs([reply.text for reply in outputs], 3, strict=True)
     assert account.failures.keys() <= {"zero_mass", "bad_text"}
     assert account.strict >= 10
+
+
+def test_the_grammar_of_a_list_takes_amounts_as_people_write_them_and_nothing_that_json_escapes() -> None:
+    xgrammar = pytest.importorskip("xgrammar")
+    model = TextSampler(tiny())
+    rules = compile_grammar(verbalized.grammar(2, characters=80), model.loaded, model.stop_ids)
+
+    def accepts(text: str) -> bool:
+        output = f'[{{"text": "{text}", "probability": 0.50}}, {{"text": "No", "probability": 0.50}}]'
+        return (
+            xgrammar.GrammarMatcher(rules).accept_string(output)
+            and verbalized.parse(output, 2, strict=True) is not None
+        )
+
+    assert accepts("$2, i.e. 50% of my $4 (I'd rather keep the rest; ok?)") and accepts("10 cents") and accepts("yes")
+    assert all(accepts(f"a{chr(code)}") for code in range(32, 127) if chr(code) not in '"\\')
+    assert not any(accepts(text) for text in ('a"', "a\\", "a\n", "é", " a", "a"))
 
 
 def test_a_grammar_that_does_not_parse_is_one_line() -> None:

@@ -9,7 +9,7 @@ objects and nothing else: [{"text": ..., "probability": ...}, ...]]"""
 GRAMMAR = r"""
 root ::= "[" item (", " item){$more} "]"
 item ::= "{\"text\": \"" text "\", \"probability\": 0." [0-9] [0-9] "}"
-text ::= [A-Z] [A-Za-z0-9 ,.?!'#-]{1,$characters}
+text ::= [A-Za-z0-9$$] [ !#-\[\]-~]{1,$characters}
 """
 """EBNF for the same list, in which everything is bounded.
 
@@ -19,8 +19,7 @@ of three by SmolLM2 on vLLM (four chats, 160 tokens) the strict parser read 24 u
 bounds numbers and texts, 19 where it lists the 99 probabilities, 2 under a plain one; and none without any. So there is
 one way to hold a list to its form, and an endpoint is asked without.
 
-The alphabet of a text has no $ and no %, and a text begins with a capital: an amount must be told in words or as
-"2 dollars". Asked for the donation itself (4 chats, 24 lists), SmolLM2's lists state one with probability .05; with $
-and % and a first digit allowed it was .12, and of 24 direct replies .33. So the alphabet may be a part of it, and lists
-that do not answer the larger one. The shipped tables were made with this alphabet; who makes them anew should widen it.
+A text has every printable ASCII character but the two that JSON escapes, and begins with a letter, a digit or $. A
+smaller alphabet is not neutral: without $ and %, and with a capital at the start, SmolLM2's lists that were asked for a
+donation (4 chats, 24 lists) stated an amount with probability .05, with the three .12, and 24 direct replies .33.
 """
