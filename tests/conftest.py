@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import signal
+import sys
 from functools import cache
 
 import pytest
@@ -45,11 +46,22 @@ def missing_backend(item: pytest.Item) -> str:
     return ""
 
 
+def seed_torch() -> None:
+    """Models that a test makes draw on torch's global generator: the same draws whatever ran before in the process."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    seed_torch()  # for what fixtures make
     if item.get_closest_marker("gpu") and missing_gpu():
         pytest.skip(missing_gpu())
     if reason := missing_backend(item):
         pytest.skip(reason)
+
+
+def pytest_runtest_call() -> None:
+    seed_torch()
 
 
 def skip_reason(report: pytest.TestReport) -> str:

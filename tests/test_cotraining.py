@@ -43,6 +43,12 @@ def play(library, cast, keys=KEYS):
     return run_dialogues(library.world, policy, seat, keys, names)
 
 
+def push(cast, rollouts, seed=0):
+    """Move the current weights away from the snapshots, by one update with made-up advantages."""
+    made_up = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(seed))
+    cast.learner.update([r.simulator_transcript for r in rollouts], made_up)
+
+
 def test_curriculum_credit_by_hand_and_its_mean_is_the_group_variance():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
     credit = curriculum(rewards, RowKeys.grid(0, 0, 2, 4))
@@ -98,7 +104,7 @@ def test_importance_ratio_is_phi_now_over_the_snapshot_that_spoke(library):
     cast = make_cast(library, pool_size=2, cadence=1, learning_rate=5e-3)
     cast.learn(1, play(library, cast), KEYS)  # snapshot 0
     cast.learn(2, play(library, cast), KEYS)  # the current weights move on; snapshot replaced
-    cast.learner.update([r.simulator_transcript for r in play(library, cast)], torch.randn(16))
+    push(cast, play(library, cast))
     keys = RowKeys.grid(0, 3, 4, 4)
     rollouts, entries = play(library, cast, keys), cast.entries(keys)
     assert set(entries) == {0, 1}
@@ -162,17 +168,32 @@ def test_sharpness_is_a_users_and_leaves_the_policys_acts_as_they_are(library):
     np.testing.assert_array_equal(said["plain"], said["both"])
 
 
-def test_disagreement_pays_for_what_no_past_self_would_say(library):
+def test_disagreement_pays_for_what_no_past_self_would_say():
     now = torch.tensor([-1.0, -2.0, -0.5])
     past = torch.tensor([[-1.0, -3.0, -2.5], [-1.0, -5.0, -0.5]])
     torch.testing.assert_close(surprise(now, past, torch.tensor([0, 0, 2]), 3), torch.tensor([1.0, 0.0, 1.0]))
+    with pytest.raises(ScopeError, match="pool_size"):
+        method_config("cotraining", simulator={"reward": "disagreement"})
+
+
+def test_disagreement_is_on_average_the_kl_from_the_past_selves(library):
     cast = make_cast(library, reward="disagreement", pool_size=2, cadence=1, kl_coef=0.0, learning_rate=5e-3)
     rollouts = play(library, cast)
     assert cast.learn(1, rollouts, KEYS)["simulator/reward"] == pytest.approx(0, abs=1e-6)  # nobody differs yet
-    cast.learner.update([r.simulator_transcript for r in rollouts], torch.randn(16))
-    assert cast.learn(2, play(library, cast), KEYS)["simulator/reward"] > 0
-    with pytest.raises(ScopeError, match="pool_size"):
-        method_config("cotraining", simulator={"reward": "disagreement"})
+    push(cast, rollouts)
+    keys = RowKeys.grid(0, 2, 100, 4)
+    rollouts = [r for r, entry in zip(play(library, cast, keys), cast.entries(keys), strict=True) if entry == 1]
+    batch = collate([r.simulator_transcript for r in rollouts], pad=0)
+    with torch.no_grad():
+        (now, replies), *past = (m.token_logprobs(batch) for m in (*cast.pool[::-1], cast.learner.reference))
+    gaps = now - (past[0][0] + past[1][0]) / 2
+    ratios = (replies - (past[0][1] + past[1][1]) / 2).nan_to_num()  # of every token; those that no reply has are -inf
+    kl = (replies.exp() * ratios).sum(-1)
+    assert (kl > -1e-5).all() and kl.mean() > 1e-2
+    assert abs((gaps - kl).mean()) < 4 * (gaps - kl).std() / len(gaps) ** 0.5, "its expectation is the mean KL"
+    by_hand = np.mean([gaps[batch.row == i].mean() for i in range(len(rollouts))])
+    paid = cast.learn(2, rollouts, RowKeys.grid(0, 2, len(rollouts) // 4, 4))["simulator/reward"]
+    assert paid == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_a_redundant_snapshot_leaves_the_draw_and_a_distinct_one_stays(library):
