@@ -9,6 +9,7 @@ import sys
 from functools import cache
 
 import pytest
+from hypothesis import settings
 
 # Before torch is imported anywhere: the tests run side by side, and more threads on few cores make each other wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,6 +19,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A job started in the background or by nohup inherits an ignored Ctrl-C, and so would every process under test.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples at every run, however slow the machine; --hypothesis-profile=default looks for new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @cache

@@ -66,7 +66,7 @@ def test_an_endpoint_that_ignores_the_length_limit_stops_a_run_with_a_budget(ser
 def test_no_chat_has_more_tokens_than_reserved() -> None:
     tokenizer = byte_tokenizer()  # one token a byte, the most that byte-level vocabularies ever need
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(st.lists(st.text(max_size=40), min_size=1, max_size=5))
     def check(lines: list[str]) -> None:
         chat = [{"role": "user", "content": line.replace("\r", "")} for line in lines]
@@ -76,7 +76,6 @@ def test_no_chat_has_more_tokens_than_reserved() -> None:
     check()
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 3), st.floats(0, 1) | st.none()), max_size=30), st.floats(0, 10))
 def test_a_budget_is_never_exceeded(requests: list[tuple[float, float | None]], limit: float) -> None:
     """One at a time, against plain sums: admitted exactly while the worst case fits."""

@@ -70,7 +70,7 @@ JSON = st.recursive(
 
 
 @given(st.text(max_size=12), st.dictionaries(st.text(max_size=6), JSON, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_written_call_is_read_back(name: str, arguments: dict[str, Any]) -> None:
     assert parse_call(ToolCall(name, arguments).as_message()) == ToolCall(name, arguments)
 

@@ -208,7 +208,7 @@ def test_recorded_statistics_are_those_of_the_sampled_distribution(loaded: Loade
 # -- drawing one token ---------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(2, 700), st.floats(0, 1, exclude_max=True), st.integers(0, 10**6))
 def test_a_draw_is_the_inverse_of_the_cumulative_distribution_and_never_a_forbidden_token(
     vocab: int, uniform: float, seed: int

@@ -180,7 +180,7 @@ def output(draw: st.DrawFn) -> str:
 FUZZED: Counter[str] = Counter()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(st.lists(output(), min_size=50, max_size=50), st.booleans(), st.integers(2, 6))
 def test_fuzzed_outputs_give_a_distribution_or_the_documented_error(
     outputs: list[str], strict: bool, candidates: int

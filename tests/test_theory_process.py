@@ -44,7 +44,7 @@ def processes(n: int, seed: int, shape: tuple[int, int, int, int | None]) -> Pro
     return instances.build_process(instances.sample_raw(generator, n, *shape))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6), SHAPES)
 def test_enumerated_gradient_equals_autograd_to_1e_10(seed, shape):
     process = processes(200, seed, shape)
@@ -54,7 +54,7 @@ def test_enumerated_gradient_equals_autograd_to_1e_10(seed, shape):
     assert torch.allclose(by_autograd, return_gradient(process), atol=1e-10, rtol=0)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6), SHAPES)
 def test_probabilities_sum_to_one_and_scores_have_mean_zero(seed, shape):
     process = processes(500, seed, shape)
@@ -65,7 +65,7 @@ def test_probabilities_sum_to_one_and_scores_have_mean_zero(seed, shape):
         assert mean < 1e-11
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6), SHAPES)
 def test_doobs_two_parts_add_up_to_the_reward_variance(seed, shape):
     process = processes(500, seed, shape)
@@ -74,7 +74,7 @@ def test_doobs_two_parts_add_up_to_the_reward_variance(seed, shape):
     assert (variance_given_actions(process) <= reward_variance(process) + 1e-12).all()
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(0, 10**6), SHAPES)
 def test_sup_of_the_whole_score_is_at_most_turns_times_the_turn_sup(seed, shape):
     process = processes(500, seed, shape)
@@ -116,7 +116,7 @@ def test_dynamic_programming_finds_ask_then_match():
     assert (optimal_return(process) >= expected_return(process) - 1e-12).all()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 10**6), SHAPES)
 def test_no_policy_earns_more_than_the_dynamic_programme(seed, shape):
     process = processes(300, seed, shape)

@@ -46,14 +46,14 @@ BY_KEY = pytest.mark.parametrize("result", RESULTS, ids=lambda r: r.key)
 
 
 @BY_KEY
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10**6))
 def test_sharp_form_holds_on_ten_thousand_random_instances(result, seed):
     assert largest_ratio(result, random_instances(result, 10_000, seed)) <= HOLDS
 
 
 @BY_KEY
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 10**6))
 def test_source_form_holds_on_random_instances_wherever_it_needs_no_condition(result, seed):
     worst = source_ratio(result, random_instances(result, 10_000, seed))
@@ -90,7 +90,7 @@ def test_counterexamples_do_not_break_the_true_statement(result):
             assert largest_ratio(result, mutation.counterexample()) <= HOLDS
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 2, 3, 2), (2, 3, 2, 4), (2, 2, 2, None), (3, 2, 2, 3)]))
 def test_gradient_bounds_are_ordered_for_every_tree_shape(seed, shape):
     raw = instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape)
@@ -103,7 +103,7 @@ def test_gradient_bounds_are_ordered_for_every_tree_shape(seed, shape):
             assert ratio(smaller, larger).max() <= HOLDS
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 2, 3, 2), (2, 3, 2, 4), (2, 2, 2, None), (3, 2, 2, 3)]))
 def test_both_variance_splits_obey_the_bound_for_every_tree_shape(seed, shape):
     process = instances.build_process(instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape))

@@ -144,7 +144,7 @@ def test_a_persona_claim_changes_the_words_and_not_the_reactions():
     np.testing.assert_allclose(claimed.reply.sum(-1), 1, atol=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9).filter(lambda p: sum(p) > 1e-6), st.floats(1, 50))
 def test_sharpening_keeps_the_mode_and_raises_it(weights, gamma):
     p = np.array(weights) / sum(weights)
