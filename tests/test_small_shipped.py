@@ -15,7 +15,7 @@ from scope_lite.small.data import encode
 from scope_lite.small.training import perplexity
 from scope_lite.tasks.p4g import Dialogue, Person, Turn
 
-NAMES = ("persuadee", "persuader", "typicality")
+NAMES = ("persuadee", "persuader", "typicality", "agreement")
 TALK = (
     "Hi there! Have you heard of Save the Children?",
     "Hello, no, I have not. What do they do?",
