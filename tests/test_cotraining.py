@@ -43,9 +43,9 @@ def play(library, cast, keys=KEYS):
     return run_dialogues(library.world, policy, seat, keys, names)
 
 
-def push(cast, rollouts, seed=0):
+def push(cast, rollouts):
     """Move the current weights away from the snapshots, by one update with made-up advantages."""
-    made_up = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(seed))
+    made_up = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(0))
     cast.learner.update([r.simulator_transcript for r in rollouts], made_up)
 
 
