@@ -48,7 +48,7 @@ def t_interval(values: Sequence[float] | Float[np.ndarray, " n"], level: float =
 
 
 def paired_interval(a: pd.Series, b: pd.Series, level: float = 0.95) -> Interval:
-    """Mean difference a - b over the seeds that both have (both indexed by seed).
+    """Mean difference a - b over the units that both have: seeds, or histories (both indexed by them).
 
     Raises:
         ValueError: if they share no seed.
