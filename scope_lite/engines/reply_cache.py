@@ -32,6 +32,8 @@ class Reply:
     top_probs: tuple[float, ...]
     finished: bool
     """False if the reply was cut at the token limit"""
+    failure: str = ""
+    """why there is no reply: "context" where the chat outgrew what the model reads; empty where there is one"""
 
 
 class ReplyCache:
