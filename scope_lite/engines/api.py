@@ -237,12 +237,10 @@ class ApiSampler:
         whole = [{name: said.encode(errors="replace").decode() for name, said in m.items()} for m in messages]
         self._try.worst, self._try.count = self.budget.cost(most_tokens(messages), wanted * config.max_new_tokens), 0
         try:
-            completion = self._client.chat.completions.create(
-                model=self.endpoint.model,
-                messages=whole,  # type: ignore[arg-type]
-                extra_body=fields,
-            )
-            return self._book(read_completion(completion, wanted, config.temperature == 1), wanted, config)
+            # The SDK's typed answer would make a number of "5" or true, and we look at every part ourselves.
+            request = {"model": self.endpoint.model, "messages": whole, **fields}
+            answer = self._client.post("/chat/completions", cast_to=object, body=request)
+            return self._book(read_completion(answer, wanted, config.temperature == 1), wanted, config)
         except openai.APIStatusError as error:
             # A refusal costs nothing.
             said = f"{error.message} {error.body}"

@@ -40,38 +40,44 @@ class Completion:
     """read and written; None where the endpoint does not say it, or says what can't be true"""
 
 
-def read_completion(completion: Any, most: int, with_logprobs: bool) -> Completion:
-    """The first ``most`` replies of the SDK's object, which may be anything that came as JSON; ValueError if it is no
-    chat completion."""
+def read_completion(said: Any, most: int, with_logprobs: bool) -> Completion:
+    """The first ``most`` replies of an answer, which may be anything that came as JSON; ValueError if it is no chat
+    completion."""
     try:
-        choices = completion.choices[:most]
+        choices = said["choices"][:most]
         replies = [read_choice(choice, with_logprobs) for choice in choices]
-        reasons = [one_line(choice.finish_reason) for choice in choices]
+        reasons = [one_line(choice.get("finish_reason")) for choice in choices]
     except (AttributeError, TypeError, KeyError) as error:
         raise ValueError from error
     if not replies:
         raise ValueError
+    usage = said.get("usage")
+    account = usage if isinstance(usage, dict) else {}
     # Nobody reads nothing, or writes words of no tokens.
     least = (("prompt_tokens", 1), ("completion_tokens", int(any(reply.text for reply in replies))))
-    usage = getattr(completion, "usage", None)
-    read, written = (_count(getattr(usage, name, None), lowest) for name, lowest in least)
+    read, written = (_count(account.get(name), lowest) for name, lowest in least)
     tokens = None if read is None or written is None else (read, written)
-    return Completion(replies, reasons, one_line(getattr(completion, "model", None)), tokens)
+    return Completion(replies, reasons, one_line(said.get("model")), tokens)
 
 
 def read_choice(choice: Any, with_logprobs: bool) -> Reply:
     """One choice of a chat completion; AttributeError, KeyError or TypeError if it is none."""
-    message = choice.message
-    text = message.content if message.content is not None else getattr(message, "refusal", None) or ""
+    message = choice["message"]
+    text = message.get("content")
+    if text is None:
+        text = message.get("refusal") or ""
     if isinstance(text, list):  # in parts, of which some may be thoughts
         text = "".join(part["text"] for part in text if part["type"] == "text")
-    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-    tokens = (choice.logprobs.content or []) if choice.logprobs and with_logprobs and not thought else []
-    logprobs = [_logprob(token.logprob) for token in tokens] or [math.nan]
-    tops = [max((_logprob(top.logprob) for top in token.top_logprobs or []), default=math.nan) for token in tokens]
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    given = choice.get("logprobs") if with_logprobs and not thought else None
+    tokens = (given.get("content") or []) if given else []
+    logprobs = [_logprob(token["logprob"]) for token in tokens] or [math.nan]
+    tops = [
+        max((_logprob(top["logprob"]) for top in token.get("top_logprobs") or []), default=math.nan) for token in tokens
+    ]
     top_probs = tuple(float(f"{math.exp(top):.6g}") for top in tops or [math.nan])
     unknown = (math.nan,) * len(logprobs)
-    return Reply(text.strip(), (), tuple(logprobs), unknown, top_probs, choice.finish_reason == "stop")
+    return Reply(text.strip(), (), tuple(logprobs), unknown, top_probs, choice.get("finish_reason") == "stop")
 
 
 def spare_field(refusal: str, sent: Mapping[str, Any], refused: Collection[str]) -> str | None:
