@@ -40,11 +40,11 @@ from scope_lite.errors import ScopeError
 # -- size and time -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["gzip", "gzip twice", "deflated never ends", "with an error"])
+@pytest.mark.parametrize("how", ["gzip", "gzip twice", "plain", "with an error"])
 def test_an_answer_that_swells_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(transport, "MOST_BYTES", 2**20)
     headers: dict[str, str] = {}
-    payload: Any = itertools.repeat(b" " * 2**16)
+    payload: Any = itertools.repeat(b" " * 2**16, 2**9)
     if how.startswith("gzip"):
         layers = 2 if how.endswith("twice") else 1
         headers, payload = {"content-encoding": ", ".join(["gzip"] * layers)}, b" " * 2**24
@@ -66,8 +66,8 @@ def test_an_answer_may_be_compressed(server: Server) -> None:
 
 
 def dripping(server: Server, *parts: bytes) -> Iterator[bytes]:
-    """Some bytes, the last of them again and again."""
-    for part in itertools.chain(parts, itertools.repeat(parts[-1])):
+    """Some bytes, the last of them again and again, for some seconds."""
+    for part in itertools.chain(parts, itertools.repeat(parts[-1], 100)):
         if server.closing.wait(0.05):
             return
         yield part
@@ -161,6 +161,13 @@ def test_a_log_probability_that_cannot_be_one_is_unknown(server: Server, logprob
     assert reply.text == "a" and math.isnan(reply.logprobs[0]) and math.isnan(reply.top_probs[0])
 
 
+def test_log_probabilities_are_kept_where_the_largest_are_not_told(server: Server) -> None:
+    told = {"content": [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1, "top_logprobs": None}]}
+    server.answer = lambda body, number: ok(body, [choice("ab", logprobs=told)])
+    reply = sampler(server).sample(CHATS[:1], 1, CONFIG)[0][0]
+    assert reply.logprobs == (-0.5, -1.0) and len(reply.top_probs) == 2 and math.isnan(reply.top_probs[0])
+
+
 def test_what_an_endpoint_calls_its_model_and_its_end_stays_on_one_short_line(server: Server) -> None:
     loud = "a\nb\x1b[31m\u202e" + "c" * 10_000
     server.answer = lambda body, number: ok(body, [choice("a", loud)], model=loud)
@@ -170,10 +177,14 @@ def test_what_an_endpoint_calls_its_model_and_its_end_stays_on_one_short_line(se
     assert all(line.isprintable() and len(line) < 400 and "a b" in line for line in said)
 
 
-@pytest.mark.parametrize("loud", ["no\n\x1b[2Jsuch \u202emodel", "x" * 10**6, {"a": ["\x1b"]}])
-def test_what_an_endpoint_complains_of_stays_on_one_short_line(server: Server, loud: Any) -> None:
-    server.answer = lambda body, number: (404, {}, {"error": {"message": loud}})
-    with pytest.raises(ScopeError, match="HTTP 404: ") as caught:
+@pytest.mark.parametrize(
+    "loud",
+    [b'"no\\n\\u001b[2Jsuch \\u202emodel"', b'"' + b"x" * 10**6 + b'"', b'{"a": ["\\u001b"]}', b"[" * 900 + b"]" * 900],
+)  # fmt: skip
+@pytest.mark.parametrize("status", [200, 400, 404])
+def test_what_an_endpoint_complains_of_stays_on_one_short_line(server: Server, loud: bytes, status: int) -> None:
+    server.answer = lambda body, number: (status, {}, b'{"error": {"code": 404, "message": ' + loud + b"}}")
+    with pytest.raises(ScopeError, match=r"HTTP 40[04]: |no chat completion") as caught:
         sampler(server).sample(CHATS[:1], 1, CONFIG)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 300
 

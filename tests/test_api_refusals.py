@@ -110,6 +110,14 @@ def test_a_field_that_means_something_is_not_left_out(
     assert "\n" not in str(caught.value) and len(server.bodies) == 1
 
 
+def test_a_temperature_that_was_spared_at_1_is_sent_when_it_means_something(server: Server) -> None:
+    server.answer = lambda body, number: refusal(400, "temperature must be 1") if "temperature" in body else ok(body)
+    one = sampler(server)
+    one.sample(CHATS[:1], 1, CONFIG)
+    with pytest.raises(ScopeError, match="temperature must be 1"):
+        one.sample(CHATS[:1], 1, SamplingConfig(0.7, 10))
+
+
 def test_the_limit_of_a_reply_is_never_left_out(server: Server) -> None:
     server.answer = refuses("max_tokens", "max_completion_tokens")
     with pytest.raises(ScopeError, match="max_completion_tokens"):

@@ -21,7 +21,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scope_lite.engines.budget import Budget
-from scope_lite.engines.completion import LENGTH_FIELDS, TOO_LONG, Completion, one_line, read_completion, spare_field
+from scope_lite.engines.completion import (
+    LENGTH_FIELDS,
+    TOO_LONG,
+    Completion,
+    can_spare,
+    one_line,
+    read_completion,
+    spare_field,
+)
 from scope_lite.engines.endpoint import Endpoint, parse_endpoint
 from scope_lite.engines.generate import Message, SamplingConfig, TextSampler
 from scope_lite.engines.pretrained import load_model
@@ -267,7 +275,9 @@ class ApiSampler:
             fields["n"] = wanted
         if config.temperature == 1 and "logprobs" not in self._left_out:
             fields |= {"logprobs": True, "top_logprobs": 1}
-        return {name: value for name, value in fields.items() if name not in self._left_out or name in LENGTH_FIELDS}
+        return {
+            name: value for name, value in fields.items() if name not in self._left_out or not can_spare(name, value)
+        }
 
     def _book(self, answer: Completion, wanted: int, config: SamplingConfig) -> list[Reply]:
         """Count and charge an answer; gives its replies."""

@@ -69,15 +69,21 @@ def read_choice(choice: Any, with_logprobs: bool) -> Reply:
     if isinstance(text, list):  # in parts, of which some may be thoughts
         text = "".join(part["text"] for part in text if part["type"] == "text")
     thought = message.get("reasoning_content") or message.get("reasoning")
-    given = choice.get("logprobs") if with_logprobs and not thought else None
-    tokens = (given.get("content") or []) if given else []
-    logprobs = [_logprob(token["logprob"]) for token in tokens] or [math.nan]
-    tops = [
-        max((_logprob(top["logprob"]) for top in token.get("top_logprobs") or []), default=math.nan) for token in tokens
-    ]
-    top_probs = tuple(float(f"{math.exp(top):.6g}") for top in tops or [math.nan])
+    logprobs, top_probs = _probabilities(choice.get("logprobs") if with_logprobs and not thought else None)
     unknown = (math.nan,) * len(logprobs)
-    return Reply(text.strip(), (), tuple(logprobs), unknown, top_probs, choice.get("finish_reason") == "stop")
+    return Reply(text.strip(), (), logprobs, unknown, top_probs, choice.get("finish_reason") == "stop")
+
+
+def _probabilities(given: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Log-probabilities of a reply's tokens, and the largest probability at each; one NaN where they are not told."""
+    try:
+        tokens = given["content"]
+        logprobs = tuple(_logprob(token["logprob"]) for token in tokens)
+        tops = [max((_logprob(top["logprob"]) for top in token.get("top_logprobs") or ()), default=math.nan)
+                for token in tokens]  # fmt: skip
+    except (AttributeError, KeyError, TypeError):
+        logprobs, tops = (), []
+    return logprobs or (math.nan,), tuple(float(f"{math.exp(top):.6g}") for top in tops) or (math.nan,)
 
 
 def spare_field(refusal: str, sent: Mapping[str, Any], refused: Collection[str]) -> str | None:
@@ -85,11 +91,16 @@ def spare_field(refusal: str, sent: Mapping[str, Any], refused: Collection[str])
 
     One that names no field of ``sent`` may mean several replies or their probabilities, which are refused most often.
     """
-    spare = [name for name, value in NEUTRAL.items() if name in sent and sent[name] == value]
-    spare += [name for name, other in LENGTH_FIELDS.items() if name in sent and other not in refused]
-    spare += [name for name in WISHES if name in sent]
-    named = {name for name in sent if _named(name, refusal)} or {"n", "logprobs"}
-    return next((name for name in spare if name in named), None)
+    named = [name for name in (*NEUTRAL, *LENGTH_FIELDS, *WISHES) if name in sent and _named(name, refusal)]
+    if not any(_named(name, refusal) for name in sent):
+        named = [name for name in ("n", "logprobs") if name in sent]
+    other = {name for name, alias in LENGTH_FIELDS.items() if alias not in refused}
+    return next((name for name in named if can_spare(name, sent[name]) or name in other), None)
+
+
+def can_spare(field: str, value: Any) -> bool:
+    """Whether a request without this field, of this value, says the same, or nearly."""
+    return field in WISHES or (field in NEUTRAL and NEUTRAL[field] == value)
 
 
 def _named(field: str, refusal: str) -> bool:

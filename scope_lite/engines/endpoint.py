@@ -109,8 +109,8 @@ class Endpoint:
         except (OSError, ValueError, ImportError, httpx2.InvalidURL, openai.OpenAIError) as error:
             # Its message is left out: a proxy's address may hold a password.
             raise ScopeError(
-                f"no client for {self.base_url} ({type(error).__name__}): correct or unset the environment's proxies "
-                "(HTTPS_PROXY, ALL_PROXY), certificates (SSL_CERT_FILE, SSL_CERT_DIR) and OPENAI_ variables"
+                f"no client for {self.base_url} ({type(error).__name__}): correct the address, or the environment's "
+                "proxies (HTTPS_PROXY, ALL_PROXY), certificates (SSL_CERT_FILE, SSL_CERT_DIR) and OPENAI_ variables"
             ) from None
 
 
