@@ -196,7 +196,7 @@ def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
     ax.plot(sweep.rho, sweep.single_bound.clip(lower=-0.2), color=SHARP, ls="--", label="π(A_x)(ρδ − (1−ρ)·gain)")
     ax.fill_between(sweep.rho, sweep.single, sweep.oracle_bound, color=SOURCE, alpha=0.08, lw=0)
     ax.annotate(
-        "claimed, not lost",
+        "without −(1−ρ)·gain",
         (0.4, 0.27),
         (0.5, 0.05),
         color=SOURCE,
@@ -287,7 +287,7 @@ def plot_sharpening(curves: pd.DataFrame) -> Figure:
 
 
 def plot_population(sizes: pd.DataFrame, odds: pd.DataFrame, model: pd.DataFrame) -> Figure:
-    """Corollary B.6: what divides an exploit's advantage, growth that stays geometric, and a MODEL of the best K.
+    """Lemma B.9: what divides an exploit's advantage, growth that stays geometric, and a MODEL of the best K.
 
     Columns: sizes pool, K, gap; odds K, step, odds; model cost, K, loss, optimum.
     """
