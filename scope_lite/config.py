@@ -53,7 +53,7 @@ class SimulatorConfig(Settings):
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
     reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
     """what a trained simulator is paid for; zero and random are controls; paper: adversarial on P4G, curriculum on
-    τ²-bench (Table 9)"""
+    tau2-bench (Table 9)"""
     kl_coef: float = Field(default=0.1, ge=0)
     """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
     policy's own counts; paper: .005 (Table 6)"""

@@ -28,7 +28,7 @@ PAPER = {
     "eval_every": "16",
     "simulator.draw": "ensemble: rollout; pool: step",
     "simulator.k": "5",
-    "simulator.reward": "P4G adversarial, τ² curriculum",
+    "simulator.reward": "adversarial; tau2: curriculum",
     "simulator.kl_coef": "0.005",
     "simulator.pool_size": "5; sweep 1, 3, 5, 10",
     "simulator.cadence": "4",
@@ -51,7 +51,6 @@ LATEX = str.maketrans(
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
         **{"γ": r"$\gamma$", "ε": r"$\varepsilon$", "η": r"$\eta$", "π": r"$\pi$", "φ": r"$\phi$", "σ": r"$\sigma$"},
-        **{"τ": r"$\tau$", "²": "$^2$"},
         **{"±": r"$\pm$", "−": "$-$", "≥": r"$\ge$", "≤": r"$\le$", "×": r"$\times$", "–": "--", "₀": "$_0$"},
     }
 )
