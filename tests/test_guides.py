@@ -18,7 +18,7 @@ from tests.test_text_generate import tiny
 GUIDES = sorted((HOME / "notebooks").glob("*.md"))
 OWN = HOME / "notebooks" / "bring_your_own.md"
 PAGES = [HOME / "README.md", HOME / "data" / "README.md", *sorted((HOME / "docs").glob("*.md")), *GUIDES]
-EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(HOME))
+EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(HOME)))
 SMALL = {"steps": 1, "groups": 2, "group_size": 4, "eval_dialogues": 4, "final_dialogues": 4}
 
 
