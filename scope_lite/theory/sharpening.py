@@ -68,7 +68,7 @@ def bound_source(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "
 
 
 def bound_sharp(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "batch"]:
-    """ρ / (ρ + m λ^{γ−1}), for disjoint sets: below the source's, and never above 1."""
+    """ρ / (ρ + m λ^{γ−1}), for disjoint sets: below the paper's, and never above 1."""
     x = bound_source(case, lam)
     return x / (1 + x)
 

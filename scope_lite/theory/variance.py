@@ -47,7 +47,7 @@ def variance_bound_accumulated(process: Process) -> Float[Tensor, "batch"]:
 
 
 def variance_bound_source(process: Process) -> Float[Tensor, "batch"]:
-    """The source's form: ``R_max² ε̄_H``."""
+    """The paper's form: ``R_max² ε̄_H``."""
     return process.reward_max**2 * accumulate(process, collapse_errors(process.replies))
 
 
