@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -50,45 +50,33 @@ _PAY = r"(?:payment|pay|earnings?|bonus|reward|money|compensation|hit)"
 # Every token has a kind, a letter, so that a grammar is a regex over letters. Fillers are dropped, "w" is all else.
 _KINDS = {
     "F": r"(?<![\d/.])[1-9]/(?:[2-9]|10)(?![\d/a-z])|\b(?:half|halves)\b"
-    r"|(?:(?<=\ba )|(?<=one )|(?<=two )|(?<=three ))(?:third|quarter|fourth|fifth|tenth)s?\b",
+    r"|(?:(?<=\ba )|(?<=one )|(?<=two )|(?<=three )|(?<=\d ))(?:third|quarter|fourth|fifth|tenth)s?\b",
     "N": rf"(?<![\d.])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?!\d|/\d|(?:st|nd|rd|th|k)\b)"
     rf"|\b(?:(?:{'|'.join(_TENS)})[ -](?:{'|'.join(_ONES[1:10])})|{'|'.join(w for w in _WORDS if w[0] != 'a')})\b",
-    "A": r"\b(?:an?|another)\b",
-    "S": r"\$",
-    "P": r"%|\bper ?cent\b",
-    "D": r"(?:dollars?|bucks?|usd|dl)\b",
-    "C": r"(?:c|c?ents?|penn(?:y|ies)|nickels?|dimes?)\b",
-    "T": r"\b(?:and|plus|n)\b|&",
-    "O": r"\bof\b|(?<=half )(?:the|my|this)\b",
-    "R": r"\b(?:to|or)\b|-",
-    "E": r"[€£¥₹]",
+    "A": r"\b(?:an?|another)\b", "S": r"\$", "P": r"%|\bper ?cent\b", "D": r"(?:dollars?|bucks?|usd|dl)\b",
+    "C": r"(?:c|c?ents?|penn(?:y|ies)|nickels?|dimes?)\b", "T": r"\b(?:and|plus|n)\b|&",
+    "O": r"\bof\b|(?<=half )(?:the|my|this)\b", "R": r"\b(?:to|or)\b|-", "E": r"[€£¥₹]",
     "X": r"\b(?:hours?|min\w*|days?|weeks?|months?|years?|times?|kids?|child\w*|people|states|world|countries|turns?|"
     r"chats?|hits|miles?|siblings|million\w*|billion\w*|euros?|pounds?|rupees?|yen|pesos?|francs?|sure|certain)\b",
-    "L": r"\b(?:all|everything)\b",
-    "W": r"\b(?:entire|full|whole)\b",
+    "L": r"\b(?:all|everything)\b", "W": r"\b(?:entire|full|whole)\b",
     "V": r"\b(?:donat\w+|giv(?:e|ing)(?: up)?|contribut\w+)\b",
-    "M": rf"\b(?:my|this|the) (?:(?!entire|full|whole)\w+ )?{_PAY}\b",
-    "Y": rf"\b{_PAY}\b",
-    "I": r"\b(?:it|what i|i (?:earn|make|get))\b",
-    "H": r"\bthat\b",
-    "G": r"\b(?:amount|thing)\b",
-    "filler": r"\b(?:my|the|this|more|american|us|single|measly)\b",
-    "w": r"[^\W_]+|[^\s\w]",
-}
+    "M": rf"\b(?:my|this|the) (?:(?!entire|full|whole)\w+ )?{_PAY}\b", "Y": rf"\b{_PAY}\b",
+    "I": r"\b(?:it|what i|i (?:earn|make|get))\b", "H": r"\bthat\b", "G": r"\b(?:amount|thing)\b",
+    "filler": r"\b(?:my|the|this|more|american|us|single|measly)\b", "w": r"[^\W_]+|[^\s\w]",
+}  # fmt: skip
 _TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 
 _SHARE = r"(?:NP|[NA]?F)"
 # "$1 and 25 cents", "one and a half dollars", "a dollar and a quarter", "a dollar fifty", "ten of my cents"
 _MONEY = r"(?:(?:SN|(?:NTA?N?F|[NA]?F|[NA])[WO]?D)(?:T?NO?C|TAC|TA?N?F|N(?![NDCPXF]))?|[NA]O?C)"
 _AMOUNT = re.compile(
-    rf"(?P<none>E?N(?:RN)?[EX]|EN|[NA]?FO?A?X|NPO?X|FAw)|(?P<of>{_SHARE}(?:O|(?=A))(?P<whole>{_MONEY}))|(?P<range>NRNO?[DC])"
-    rf"|(?P<money>{_MONEY})|(?P<it>{_SHARE}O?[IH])|(?P<share>{_SHARE}(?P<pay>O?[YM])?)"
+    rf"(?P<none>E?N(?:RN)?[EX]|EN|[NA]?FO?A?X|NPO?X|FAw)|(?P<of>{_SHARE}(?:O|(?=A))(?P<whole>{_MONEY}))"
+    rf"|(?P<range>NRN[DC])|(?P<money>{_MONEY})|(?P<it>{_SHARE}O?[IH])|(?P<share>{_SHARE}(?P<pay>O?[YM])?)"
     r"|(?P<all>LO?[YMI]|W[YMG]|VIL|IL(?!w)|VM)|(?P<bare>NN(?![DCPXFR])|N)"
 )
 
 
-@dataclass(frozen=True)
-class _Amount:
+class _Amount(NamedTuple):
     """One amount in a clause: "money" (it has a unit), "share" (of the payment) or "bare" (a number alone)."""
 
     start: int
@@ -109,7 +97,7 @@ def _worth(tokens: Sequence[re.Match[str]]) -> float:
         elif kind == "F":
             total, count = total + (1.0 if count is None else count) * _FRACTIONS[text[:3]], None
         elif kind in ("T", "D", "P", "C"):
-            unit = 0.01 if kind == "P" else _COINS[text[0]] if kind == "C" and not decimal else 1.0
+            unit = 0.01 if kind == "P" else _COINS.get(text[0], 0.01) if kind == "C" and not decimal else 1.0
             total, count = total + unit * (count or 0.0), None
     if count is not None:  # "a dollar fifty": what follows dollars without a unit is cents
         total += count if not total else count / 100 if count < 100 else 0.0
@@ -127,20 +115,15 @@ def _amounts(clause: str, payment: float, named: float) -> list[_Amount]:
         part, rule = tokens[match.start() : match.end()], str(match.lastgroup)
         if rule == "none":
             continue
-        coins = rule == "share" and not match["pay"] and part[-1][0].startswith("quarter")
-        if coins or (
-            rule == "bare" and ("." in part[0][0] or (len(part) == 2 and part[0][0].isalpha()))
-        ):  # "three quarters", ".50", "one fifty"
-            rule = "money"
+        first, last = part[0][0], part[-1][0]
         if rule == "of":
             whole = tokens[slice(*match.span("whole"))]
             kind, dollars = "money", _worth(part[: -len(whole)]) * _worth(whole)
-        elif rule == "range":
-            kind, dollars = "money", _worth([part[0], part[-1]])
-        elif rule in ("money", "bare"):
-            kind, dollars = rule, _worth(part)
+        elif rule in ("money", "range", "bare") or (last.startswith("quarter") and not match["pay"]):  # a coin
+            number_alone = rule == "bare" and "." not in first and (len(part) == 1 or first.isdigit())
+            kind, dollars = "bare" if number_alone else "money", _worth(part[::3] if rule == "range" else part)
         else:
-            kind, dollars = "share", {"it": named}.get(rule, payment) * (1.0 if rule == "all" else _worth(part))
+            kind, dollars = "share", (named if rule == "it" else payment) * (1.0 if rule == "all" else _worth(part))
         if kind == "money":
             named = dollars
         found.append(_Amount(part[0].start(), dollars, kind))
@@ -163,6 +146,7 @@ _GIVE = (
     rf"(?:{_GIFT}|pledge|spare|part with|(?:chip|pitch) in|offer|go with|mak(?:e|ing) (?:it|that)|put|match|"
     r"commit|send|split|accept|agree\w*|afford|do|pay|compromise|say|add)"
 )
+_NO = r"(?:\w+n't|not|cannot|cant|dont|wont|never|no|unable|refuse|decline)"
 # What a clause may say. A rule's name is what is true where its pattern is found.
 _RULES = {
     "offer": rf"\b(?:{_I}|willing|happy to|glad to|lik(?:e|ing) to|love to|want to|going to|gonna|how about|what about|"
@@ -187,34 +171,39 @@ _RULES = {
     "funds": r"\b(?:administrat\w+|overhead|of (?:the |every |each )?(?:funds|donations?|proceeds)|income|paycheck|"
     r"goes|go to|going (?:directly )?to(?: the| those| help|ward)|towards their)\b",
     "too high": r"\b(?:too (?:much|high)|(?:little|bit) (?:high|much|steep)|a lot|small amount)\b",
-    "negation": r"\b(?:\w+n't|not|cannot|cant|dont|wont|never|no|unable|neither|nor|refuse|decline)\b",
+    "negation": rf"\b(?:{_NO}|neither|nor)\b",
     "coin": r"\b(?:a|one|1|any|single|even a) (?:single )?(?:cent|penny|dollar|dime|nickel)\b",
     "cap": r"\b(?:more|higher|over|above) (?:than)?\b|\bexceed\b",
     "of more": r"\b(?:more|anymore|much|that|higher|else|often|always|enough|how|half|all|until|without|before|"
     r"regularly|less|entire|whole|full|everything)\b",
     "refused": rf"\b(?:{_GIFT}|spare|afford(?: it| that| to (?:give|donate)| any\w*|$)|part with|money to|from me)\b",
-    "refused amount": r"^not even\b|\b(?:\w+n't|not|cannot|cant|dont|wont|never|no|unable|refuse|decline) (?:(?:going|"
-    r"willing|able|want|wish|like|planning|ready|prepared|to|be|even|really|just|think|i|i'd|i'll|will|would|can|way|"
-    rf"have|afford) )*(?:{_GIFT}|spare|part with)\b",
+    "refused amount": rf"^not (?:even|an?|one)\b|\b{_NO} (?:(?:going|willing|able|want|wish|like|planning|ready|to|be|"
+    rf"even|really|just|think|i|i'd|i'll|will|would|can|way|have|afford) )*(?:{_GIFT}|spare|part with)\b",
     "gifts": r"donated|donations",
     "keep": r"(?:\b(?:rather|like to|going to|want to|prefer to|have to|need to|will|thinking of|i'll|i'm|i am|"
     r"choose to) (?:just )?keep(?:ing)?|^keeping) (?:all|it|this|that|the(?! (?:other|rest|remain))|my|what|everything|"
-    r"full)\b(?! in mind| donation)",
+    r"full|\$\d+)(?! in mind| donation)\b",
     "nothing": r"\b(?:donat\w+|giv\w+|contribut\w+|be|amount is|choose|say|do) (?:\w+ )?(?:nothing|none|"
-    r"zero(?! dollars?))\b|^(?:nothing|zero)(?: from me)?$|\bi(?:'ll| will)? pass\b|\bnot interested\b",
+    r"zero(?! dollars?))\b|^(?:nothing|zero|none)(?: from me)?$|\bi(?:'ll| will)? pass\b|\bnot interested\b",
 }
 _SAYS = {name: re.compile(pattern) for name, pattern in _RULES.items()}
 _HARMLESS = re.compile(
-    r"^nope |^no (?!donation|money|way)|\b(?:(?:do not|don't|would not|wouldn't|not) mind|no (?:problem|question|doubt|"
-    r"idea)|why not|not (?:much|sure|only|bad|a lot)|(?:don't|do not|not) know|"
+    r"^nope |^no (?!donation|money|way)|\b(?:(?:do not|don't|would not|wouldn't|won't|not) (?:mind|hesitate|regret)|"
+    r"no (?:problem|question|doubt|idea)|why not|not (?:much|sure|only|bad|a lot)|(?:don't|do not|not) know|"
     r"not (?:necessary|because|that i don't)|no need)\b"
+)
+# A number alone, "#", is money after a verb of giving or at the beginning, and only if nothing is counted by it.
+_BARE = re.compile(
+    rf"(?:.*\b{_GIVE}(?: (?:about|maybe|around|just|at least|only|up to|like|it|to|the|you|at|for|is))*"
+    r"|(?:(?:yes|ok|okay|sure|nope|no|maybe|like|around|about|just|how about|hows|then|and|so) ?)*)\s*"
+    r"#(?: (?:is|would be|be|sounds|then|it is|please|for|to|today|if|now|from|and)\b.*| ?\?)?"
 )
 _REWRITTEN = (
     ("[’`]", "'"), ("[–−]", "-"), ("—", " - "), ("⁄", "/"), ("¢", " cents"),
     (r"(?<![\d.$])(\d[\d,]*(?:\.\d+)?|\.\d+) ?\$(?!\d)", r"$\1"),
     (r"\$\s*\.\s*(?=\d)", "$."), (r"\$\s*(?=\.?\d)", "$"), (r"\$(?=[\d.]+ ?c?ents?\b)", ""),
     (r"(?<=\d),(?=\d\d?(?!\d))", "."),
-    (r"\b(?:50/50|fifty[ -]fifty)", "half"),
+    (r"\b(?:50[/-]50|fifty[ -]fifty)\b", "half"), (r"\busd ?(?=\d)", "$"),
     (r"\b(one|two|dollar|buck)-(?=[a-z])", r"\1 "),
     (r"\b(dollars?|bucks?), (?=[a-z\d -]+ cents\b)", r"\1 "),
     (r"save[- ]the[- ]child\w*", "the charity"),
@@ -252,33 +241,18 @@ def _own_amount(clause: str, amounts: list[_Amount]) -> _Amount:
 
 def _is_offer(clause: str, amount: _Amount) -> bool:
     """Whether the clause says, or asks, that the speaker gives this amount now."""
-    if _says(clause, "asking") and not (clause.endswith("?") and _says(clause, "fine")):
+    asking = _says(clause, "asking") and not (clause.endswith("?") and _says(clause, "fine"))
+    elsewhere = _says(clause, "elsewhere") and not _says(clause, "gift")
+    if asking or elsewhere or _says(clause, "supposed", "too high", "funds", "past"):
         return False
-    if _says(clause, "supposed", "too high", "funds") or (_says(clause, "elsewhere") and not _says(clause, "gift")):
-        return False
-    if amount.kind == "bare" and not _bare_is_money(clause, amount):
-        return False
-    if _says(clause, "past"):
+    number_marked = clause[: amount.start] + re.sub(r"^\d+", "#", clause[amount.start :])
+    if amount.kind == "bare" and not _BARE.fullmatch(number_marked):
         return False
     if _says(clause, "offer"):
         return True
     if _says(clause, "others") and not _says(clause, "mine"):
         return False
-    return len(re.findall(r"[a-z']+", clause)) <= 7 or _says(clause, "giving") and _says(clause, "mine")
-
-
-def _bare_is_money(clause: str, amount: _Amount) -> bool:
-    before, after = clause[: amount.start], clause[amount.start :]
-    led = re.search(
-        rf"\b{_GIVE}(?: (?:about|maybe|around|just|at least|only|up to|like|it|to|the|you|at|for|is))*\s*$", before
-    )
-    alone = re.fullmatch(
-        r"(?:(?:yes|ok|okay|sure|nope|no|maybe|like|around|about|just|how about|hows|then|and|so) ?)*", before.strip()
-    )
-    ended = re.fullmatch(
-        r"\d+(?: (?:is|would be|be|sounds|then|it is|please|for|to|today|if|now|from|and)\b.*| ?\?)?", after
-    )
-    return (led is not None or alone is not None) and ended is not None
+    return len(re.findall(r"[a-z']+", clause)) <= 7 or (_says(clause, "giving") and _says(clause, "mine"))
 
 
 def _refuses(clause: str, amounts: list[_Amount], before: float | None) -> bool:
@@ -384,9 +358,3 @@ def measured(table: pd.DataFrame, by: Sequence[str] = ("split",)) -> pd.DataFram
          "precision": sums["hit"] / sums["amount"], "recall": sums["hit"] / sums["stated"],
          "accuracy": counts["right"].mean()}
     )  # fmt: skip
-
-
-def wrong_readings(table: pd.DataFrame) -> pd.DataFrame:
-    """The utterances that are read wrong, with the columns of :func:`read_table`."""
-    read = read_table(table)
-    return read[~read["right"]]
