@@ -198,6 +198,7 @@ _BARE = re.compile(
     r"|(?:(?:yes|ok|okay|sure|nope|no|maybe|like|around|about|just|how about|hows|then|and|so) ?)*)\s*"
     r"#(?: (?:is|would be|be|sounds|then|it is|please|for|to|today|if|now|from|and)\b.*| ?\?)?"
 )
+# What is written in several ways, in order: pattern, and the one way.
 _REWRITTEN = (
     ("[’`]", "'"), ("[–−]", "-"), ("—", " - "), ("⁄", "/"), ("¢", " cents"),
     (r"(?<![\d.$])(\d[\d,]*(?:\.\d+)?|\.\d+) ?\$(?!\d)", r"$\1"),
@@ -210,7 +211,6 @@ _REWRITTEN = (
     (r"\bmy (?:wife|husband|partner|friends?|brother|sister|son|daughter|parents|family|church|boss)\b", "they"),
     (r"\b(?:to|for) (?:the|this|your|a|that) (?:charity|organi[sz]ation|cause|children|kids)\b", ""),
 )  # fmt: skip
-"""What is written in several ways, in order: pattern, and the one way."""
 
 
 def _says(clause: str, *rules: str) -> bool:
@@ -308,11 +308,14 @@ def read_donation(
     return stated
 
 
-def read_pledge(texts: Iterable[str], payment: float = PAYMENT) -> float | None:
-    """The last donation stated in a speaker's utterances, oldest first; dollars from 0 to ``payment``, None if none."""
-    stated = None
-    for text in texts:
-        value = read_donation(text, payment, stated)
+def read_pledge(texts: Iterable[str], payment: float = PAYMENT, asked: bool = False) -> float | None:
+    """The last donation stated in a speaker's utterances, oldest first; dollars from 0 to ``payment``, None if none.
+
+    ``asked``: the last of them answers the question what was given.
+    """
+    texts, stated = list(texts), None
+    for number, text in enumerate(texts, start=1):
+        value = read_donation(text, payment, stated, asked and number == len(texts))
         stated = stated if value is None else value
     return stated
 
@@ -320,41 +323,33 @@ def read_pledge(texts: Iterable[str], payment: float = PAYMENT) -> float | None:
 # -- how often it is right --------------------------------------------------------------------------------------------
 
 
-def load_utterances(path: Path = UTTERANCES) -> pd.DataFrame:
-    """Hand-labelled utterances, one a row: people's (``UTTERANCES``) or written by us for this (``SENTENCES``).
+def read_table(path: Path = UTTERANCES) -> pd.DataFrame:
+    """Hand-labelled utterances and how they are read: people's (``UTTERANCES``) or ours (``SENTENCES``), one a row.
 
-    Columns: id (row of the dialogue file; of ours its number), utterance, label (dollars, NaN if none), split, and kind
-    (ours), or dialogue and why_hard.
+    Columns: utterance, label and read (dollars, NaN if none), right (to half a cent), split, and what else the file has
+    (id, kind; of people's dialogue, why_hard). ``read_table().query("not right")`` is what is read wrong.
 
     Raises:
         ScopeError: the file is absent or has other columns.
     """
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values={"label": [""]}, dtype={"utterance": str})
-        table[["id", "utterance", "label", "split"]]
-    except (OSError, KeyError, ValueError) as error:
+        read = pd.Series([read_donation(text) for text in table["utterance"]], index=table.index, dtype=float)
+        right = (read - table["label"]).abs().lt(0.005) | (read.isna() & table["label"].isna())
+        return table.assign(read=read, right=right)
+    except (OSError, KeyError, ValueError, TypeError) as error:
         raise ScopeError(f"could not read the labelled utterances {path}: {error}") from error
-    return table
-
-
-def read_table(table: pd.DataFrame) -> pd.DataFrame:
-    """The labelled utterances with columns ``read`` (dollars, NaN for none) and ``right`` (to half a cent)."""
-    read = pd.Series([read_donation(text) for text in table["utterance"]], index=table.index, dtype=float)
-    right = (read - table["label"]).abs().lt(0.005) | (read.isna() & table["label"].isna())
-    return table.assign(read=read, right=right)
 
 
 def measured(table: pd.DataFrame, by: Sequence[str] = ("split",)) -> pd.DataFrame:
-    """Per split (and kind): utterances, how many state an amount, how many were read as one, and how many were right.
+    """Per split (and kind): how many utterances, how many state an amount, are read as one, and are so rightly (hits).
 
-    ``precision`` is the share of the amounts read that are right, ``recall`` that of the amounts stated that were read
-    right (both NaN of none), ``accuracy`` that of the utterances read right, "none" among them.
+    ``precision`` is hits of what was read, ``recall`` hits of what was stated (NaN of none), ``accuracy`` the share of
+    the utterances that are read right, "none" among them.
     """
-    told = read_table(table).assign(stated=lambda t: t["label"].notna(), amount=lambda t: t["read"].notna())
-    counts = told.assign(hit=told["right"] & told["amount"]).groupby(list(by), sort=False)
-    sums = counts[["stated", "amount", "hit"]].sum()
-    return pd.DataFrame(
-        {"utterances": counts.size(), "stated": sums["stated"], "read": sums["amount"],
-         "precision": sums["hit"] / sums["amount"], "recall": sums["hit"] / sums["stated"],
-         "accuracy": counts["right"].mean()}
-    )  # fmt: skip
+    amounts = table.assign(utterances=1, stated=table["label"].notna(), amount=table["read"].notna())
+    groups = amounts.assign(hits=amounts["right"] & amounts["amount"]).groupby(list(by), sort=False)
+    sums = groups[["utterances", "stated", "amount", "hits"]].sum().rename(columns={"amount": "read"})
+    return sums.assign(
+        precision=sums["hits"] / sums["read"], recall=sums["hits"] / sums["stated"], accuracy=groups["right"].mean()
+    )
