@@ -17,6 +17,7 @@ rules on the clause say whether its speaker gives them. ``data/README.md`` says 
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +53,8 @@ _KINDS = {
     "F": r"(?<![\d/.])[1-9]/(?:[2-9]|10)(?![\d/a-z])|\b(?:half|halves)\b"
     r"|(?:(?<=\ba )|(?<=one )|(?<=two )|(?<=three )|(?<=\d ))(?:third|quarter|fourth|fifth|tenth)s?\b",
     "N": rf"(?<![\d.])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?!\d|/\d|(?:st|nd|rd|th|k)\b)"
-    rf"|\b(?:(?:{'|'.join(_TENS)})[ -](?:{'|'.join(_ONES[1:10])})|{'|'.join(w for w in _WORDS if w[0] != 'a')})\b",
+    rf"|\b(?:(?:{'|'.join(_TENS)})[ -](?:{'|'.join(_ONES[1:10])})|(?:(?:{'|'.join(_ONES)}) )?(?:hundred|thousand)"
+    rf"|{'|'.join(w for w in _WORDS if w[0] != 'a')})\b",
     "A": r"\b(?:an?|another)\b", "S": r"\$", "P": r"%|\bper ?cent\b", "D": r"(?:dollars?|bucks?|usd|dl)\b",
     "C": r"(?:c|c?ents?|penn(?:y|ies)|nickels?|dimes?)\b", "T": r"\b(?:and|plus|n)\b|&",
     "O": r"\bof\b|(?<=half )(?:the|my|this)\b", "R": r"\b(?:to|or)\b|-", "E": r"[€£¥₹]",
@@ -62,15 +64,15 @@ _KINDS = {
     "V": r"\b(?:donat\w+|giv(?:e|ing)(?: up)?|contribut\w+)\b",
     "M": rf"\b(?:my|this|the) (?:(?!entire|full|whole)\w+ )?{_PAY}\b", "Y": rf"\b{_PAY}\b",
     "I": r"\b(?:it|what i|i (?:earn|make|get))\b", "H": r"\bthat\b", "G": r"\b(?:amount|thing)\b",
-    "filler": r"\b(?:my|the|this|more|american|us|single|measly)\b", "w": r"[^\W_]+|[^\s\w]",
+    "filler": r"\b(?:my|the|this|more|american|us|single|measly)\b", "w": r"[^\W\d_]+|\S",
 }  # fmt: skip
 _TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
 
-_SHARE = r"(?:NP|[NA]?F)"
+_SHARE = r"(?:[NA]P|[NA]?F)"
 # "$1 and 25 cents", "one and a half dollars", "a dollar and a quarter", "a dollar fifty", "ten of my cents"
-_MONEY = r"(?:(?:SN|(?:NTA?N?F|[NA]?F|[NA])[WO]?D)(?:T?NO?C|TAC|TA?N?F|N(?![NDCPXF]))?|[NA]O?C)"
+_MONEY = r"(?:(?:SNF?|(?:NTA?N?F|[NA]?F|[NA])[WO]?D)(?:T?NO?C|TAC|TA?N?F|N(?![NDCPXF]))?|[NA]O?C)"
 _AMOUNT = re.compile(
-    rf"(?P<none>E?N(?:RN)?[EX]|EN|[NA]?FO?A?X|NPO?X|FAw)|(?P<of>{_SHARE}(?:O|(?=A))(?P<whole>{_MONEY}))"
+    rf"(?P<none>E?N(?:RN)?[EX]|EN|[NA]?FO?A?[XE]|NPO?X|FAw)|(?P<of>{_SHARE}(?:O|(?=A))(?P<whole>{_MONEY}))"
     rf"|(?P<range>NRN[DC])|(?P<money>{_MONEY})|(?P<it>{_SHARE}O?[IH])|(?P<share>{_SHARE}(?P<pay>O?[YM])?)"
     r"|(?P<all>LO?[YMI]|W[YMG]|VIL|IL(?!w)|VM)|(?P<bare>NN(?![DCPXFR])|N)"
 )
@@ -89,9 +91,10 @@ def _worth(tokens: Sequence[re.Match[str]]) -> float:
     total, count, decimal = 0.0, None, False
     for kind, text in ((token.lastgroup, token[0]) for token in tokens):
         if kind in ("N", "A"):
-            total, decimal = total + (count or 0.0), "." in text
+            total, decimal = total + (count or 0.0), text[0] in ".0"
             words = re.split("[ -]", text)
-            count = float(sum(_WORDS[word] for word in words) if words[0] in _WORDS else text.replace(",", ""))
+            joined = math.prod if words[-1] in ("hundred", "thousand") else sum
+            count = float(joined(_WORDS[w] for w in words) if words[0] in _WORDS else text.replace(",", ""))
         elif kind == "F" and "/" in text:
             total, count = total + (count or 0.0) + float(Fraction(text)), None
         elif kind == "F":
@@ -165,7 +168,7 @@ _RULES = {
     r"you(?:'re| are) asking)\b|^(?:and |so |but |well )?"
     r"(?:do you|did|does|are you|have you|would you|will you|is (?:it|that)|you mean|why (?!not\b))\b",
     "fine": r"\b(?:ok|okay|alright|enough|fine|fair|good|help|work for you|acceptable)\b",
-    "supposed": r"^(?:and )?(?:if|(?:let's )?say i|suppose)\b",
+    "supposed": r"^(?:and )?(?:if|(?:let's )?say (?:i|we)\b|suppose)\b",
     "elsewhere": r"\b(?:spen[dt]|costs?|earn(?:ed|ing)?|mak(?:e|es|ing) (?!it|that)|paying me|pays|worth|bills?|bank|"
     r"account|surviv\w+|keep\w*|what you|tithing|agree with)\b",
     "funds": r"\b(?:administrat\w+|overhead|of (?:the |every |each )?(?:funds|donations?|proceeds)|income|paycheck|"
@@ -202,7 +205,7 @@ _BARE = re.compile(
 _REWRITTEN = (
     ("[’`]", "'"), ("[–−]", "-"), ("—", " - "), ("⁄", "/"), ("¢", " cents"),
     (r"(?<![\d.$])(\d[\d,]*(?:\.\d+)?|\.\d+) ?\$(?!\d)", r"$\1"),
-    (r"\$\s*\.\s*(?=\d)", "$."), (r"\$\s*(?=\.?\d)", "$"), (r"\$(?=[\d.]+ ?c?ents?\b)", ""),
+    (r"\$\s*\.\s*(?=\d)", "$."), (r"\$\s*(?=\.?\d)", "$"), (r"\$(?=\d+ ?c?ents?\b)", ""),
     (r"(?<=\d),(?=\d\d?(?!\d))", "."),
     (r"\b(?:50[/-]50|fifty[ -]fifty)\b", "half"), (r"\busd ?(?=\d)", "$"),
     (r"\b(one|two|dollar|buck)-(?=[a-z])", r"\1 "),

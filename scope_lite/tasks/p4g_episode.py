@@ -28,7 +28,7 @@ _FAREWELL = re.compile(
     r"(?: (?:then|now|for now|to you|you|too|as well|everyone|all|ahead|again|take care))*"
 )
 _COURTESY = re.compile(
-    r"(?:(?:once )?(?:again )?thanks?|(?:you )?take care|god bless|be well|stay safe|good luck|all the best|best wishes|"
+    r"(?:(?:once )?(?:again )?thanks?|(?:you )?take care|god bless|be well|stay safe|good luck|all the best|cheers|"
     r"you too|(?:it|this) was (?:nice|great|good|fun)|(?:nice|great|good) (?:to|talking|chatting))\b"
 )
 
