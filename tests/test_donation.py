@@ -72,6 +72,8 @@ from scope_lite.tasks.donation import SENTENCES, measured, read_donation, read_p
         ("Many children survive on 2 dollars a day", None),
         ("So you're asking me for a dollar?", None),
         ("In the third world", None),
+        ("None", None),
+        ("I'd give it all if I weren't broke", None),
     ],
 )
 def test_readings(text: str, dollars: float | None) -> None:

@@ -36,6 +36,10 @@ def test_the_twin_in_text_starts_both_seats_from_what_people_said() -> None:
         assert (config.model, config.text.simulator_model) == ("smollm2+persuader", "smollm2+persuadee"), variant
 
 
+EARNED = {("p4g-cotraining-seed0-b9cc025a", 20, "sim-c"): 1.0}
+"""What a shipped dialogue earned where the words state another amount: "10 percent of my 2 dollars" was read as 2."""
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_the_shipped_dialogues_earned_what_their_words_state(name: str) -> None:
     said, table = dialogues(name, "frozen", 1), frozen_table(name)
@@ -45,9 +49,9 @@ def test_the_shipped_dialogues_earned_what_their_words_state(name: str) -> None:
         assert set(run["step"]) == {steps.min(), steps.max()}
         assert all(list(rows["simulator"].unique()) == members for _, rows in run.groupby("step"))
     assert set(said["run"]) == set(table["run"])
-    for _, one in said.groupby(["run", "step", "simulator"]):
+    for place, one in said.groupby(["run", "step", "simulator"]):
         stated = read_pledge(one.loc[one["speaker"] == "simulator", "words"])
-        assert one["reward"].iloc[0] == pytest.approx((stated or 0) / PAYMENT)
+        assert one["reward"].iloc[0] == pytest.approx(EARNED.get(place, (stated or 0) / PAYMENT))
         assert one["outcome"].iloc[0] == ("unread" if stated is None else "given" if stated else "nothing")
 
 

@@ -37,10 +37,8 @@ SENTENCES = DATA / "p4g" / "donation_sentences.csv"
 
 # -- amounts ----------------------------------------------------------------------------------------------------------
 
-_ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
+_ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_ONES += "seventeen eighteen nineteen".split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _WORDS = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
 _WORDS |= {"a": 1, "an": 1, "another": 1, "couple": 2, "both": 2, "hundred": 100, "thousand": 1000}
@@ -141,7 +139,8 @@ _I = (
 )
 _SPLIT = re.compile(
     r"(?<=[?!;])\s*|(?<=[.,])\s+|\s+-+\s+|\s+(?=(?:but|however|because|since|instead|although|though)\b)"
-    r"|(?<!\bfair)(?<!\bok)(?<!okay)(?<!right)(?<!\bgood)(?<!\bfine)(?<!enough)(?<!\babout)(?<!\bwhat)\s+(?=if\b)"
+    r"|(?<!\bfair)(?<!\bok)(?<!okay)(?<!right)(?<!\bgood)(?<!\bfine)(?<!enough)(?<!\babout)(?<!\bwhat)\s+"
+    r"(?=if\b(?! i (?:had|were|was|could)))"
     rf"|(?<!\bthink)(?<!\bthat)(?<!\bknow)(?<!\bif)(?<!\bamount)(?<!\bway)(?<!\bwhat)\s+(?={_I}\b)"
 )
 _GIFT = r"(?:donat\w*|giv(?:e|ing)|contribut\w+)"
@@ -168,7 +167,7 @@ _RULES = {
     r"you(?:'re| are) asking)\b|^(?:and |so |but |well )?"
     r"(?:do you|did|does|are you|have you|would you|will you|is (?:it|that)|you mean|why (?!not\b))\b",
     "fine": r"\b(?:ok|okay|alright|enough|fine|fair|good|help|work for you|acceptable)\b",
-    "supposed": r"^(?:and )?(?:if|(?:let's )?say (?:i|we)\b|suppose)\b",
+    "supposed": r"^(?:and )?(?:if|(?:let's )?say (?:i|we)\b|suppose)\b|\bif i (?:had|were|weren't|was|could)\b",
     "elsewhere": r"\b(?:spen[dt]|costs?|earn(?:ed|ing)?|mak(?:e|es|ing) (?!it|that)|paying me|pays|worth|bills?|bank|"
     r"account|surviv\w+|keep\w*|what you|tithing|agree with)\b",
     "funds": r"\b(?:administrat\w+|overhead|of (?:the |every |each )?(?:funds|donations?|proceeds)|income|paycheck|"
@@ -177,17 +176,16 @@ _RULES = {
     "negation": rf"\b(?:{_NO}|neither|nor)\b",
     "coin": r"\b(?:a|one|1|any|single|even a) (?:single )?(?:cent|penny|dollar|dime|nickel)\b",
     "cap": r"\b(?:more|higher|over|above) (?:than)?\b|\bexceed\b",
-    "of more": r"\b(?:more|anymore|much|that|higher|else|often|always|enough|how|half|all|until|without|before|"
-    r"regularly|less|entire|whole|full|everything)\b",
+    "of more": r"\b(?:donated|donations|more|anymore|much|that|higher|else|often|always|enough|how|half|all|until|"
+    r"without|before|regularly|less|entire|whole|full|everything)\b",
     "refused": rf"\b(?:{_GIFT}|spare|afford(?: it| that| to (?:give|donate)| any\w*|$)|part with|money to|from me)\b",
     "refused amount": rf"^not (?:even|an?|one)\b|\b{_NO} (?:(?:going|willing|able|want|wish|like|planning|ready|to|be|"
     rf"even|really|just|think|i|i'd|i'll|will|would|can|way|have|afford) )*(?:{_GIFT}|spare|part with)\b",
-    "gifts": r"donated|donations",
     "keep": r"(?:\b(?:rather|like to|going to|want to|prefer to|have to|need to|will|thinking of|i'll|i'm|i am|"
     r"choose to) (?:just )?keep(?:ing)?|^keeping) (?:all|it|this|that|the(?! (?:other|rest|remain))|my|what|everything|"
     r"full|\$\d+)(?! in mind| donation)\b",
     "nothing": r"\b(?:donat\w+|giv\w+|contribut\w+|be|amount is|choose|say|do) (?:\w+ )?(?:nothing|none|"
-    r"zero(?! dollars?))\b|^(?:nothing|zero|none)(?: from me)?$|\bi(?:'ll| will)? pass\b|\bnot interested\b",
+    r"zero(?! dollars?))\b|^(?:nothing|zero)(?: from me)?$|\bi(?:'ll| will)? pass\b|\bnot interested\b",
 }
 _SAYS = {name: re.compile(pattern) for name, pattern in _RULES.items()}
 _HARMLESS = re.compile(
@@ -248,14 +246,15 @@ def _is_offer(clause: str, amount: _Amount) -> bool:
     elsewhere = _says(clause, "elsewhere") and not _says(clause, "gift")
     if asking or elsewhere or _says(clause, "supposed", "too high", "funds", "past"):
         return False
-    number_marked = clause[: amount.start] + re.sub(r"^\d+", "#", clause[amount.start :])
-    if amount.kind == "bare" and not _BARE.fullmatch(number_marked):
+    marked = clause[: amount.start] + re.sub(r"^\d+", "#", clause[amount.start :])
+    if amount.kind == "bare" and not _BARE.fullmatch(marked):
         return False
-    if _says(clause, "offer"):
-        return True
-    if _says(clause, "others") and not _says(clause, "mine"):
-        return False
-    return len(re.findall(r"[a-z']+", clause)) <= 7 or (_says(clause, "giving") and _says(clause, "mine"))
+    short, mine = len(re.findall(r"[a-z']+", clause)) <= 7, _says(clause, "mine")
+    return (
+        _says(clause, "offer")
+        or (mine and _says(clause, "giving"))
+        or (short and (mine or not _says(clause, "others")))
+    )
 
 
 def _refuses(clause: str, amounts: list[_Amount], before: float | None) -> bool:
@@ -265,7 +264,7 @@ def _refuses(clause: str, amounts: list[_Amount], before: float | None) -> bool:
         return False
     if _says(clause, "refused") and _says(clause, "coin"):
         return True
-    open_ended = _says(clause, "of more", "past", "asking", "supposed", "gifts")
+    open_ended = _says(clause, "of more", "past", "asking", "supposed")
     return not open_ended and (_says(clause, "refused amount") if money else not amounts and _says(clause, "refused"))
 
 
