@@ -26,7 +26,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.notebook import members_of, run_summaries
 from scope_lite.paths import RESULTS
 from scope_lite.runs.files import replace_text
-from scope_lite.stats import Interval, share_interval, t_interval
+from scope_lite.stats import Interval, paired_gaps, share_interval, t_interval
 
 COLUMNS = [
     *("claim", "experiment", "world", "model", "contrast", "column", "rule", "summary"),
@@ -82,7 +82,7 @@ def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary:
         return a.dropna()
     b_summary = summary if contrast.b_summary == "end" else contrast.b_summary
     b = rows.loc[(rows["variant"] == contrast.b) & (rows["summary"] == b_summary), column]
-    return (a - b).dropna()
+    return paired_gaps(a, b).dropna()
 
 
 def evaluate(results: Path = RESULTS, summaries: Sequence[str] = ("end",)) -> pd.DataFrame:

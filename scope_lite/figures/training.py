@@ -56,7 +56,7 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
         dashes = (0, (2.5, 1.5)) if variant in DASHED else "-"
         ax.plot(wide.index, wide.mean(axis=1), color=colour, lw=1.8, ls=dashes, label=label)
         if wide.shape[1] > 1:
-            bands = [t_interval(row) for row in wide.to_numpy()]
+            bands = [t_interval(row[~np.isnan(row)]) for row in wide.to_numpy()]
             ax.fill_between(wide.index, [b.low for b in bands], [b.high for b in bands], color=colour, alpha=0.12, lw=0)
     ax.set(xlabel="step")
     if "reward" in y or "frac" in y:
