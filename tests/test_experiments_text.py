@@ -68,7 +68,8 @@ def test_a_dialogue_is_read_as_it_was_spoken_and_printed_without_what_a_terminal
     said.to_csv(tmp_path / "text_dialogues.csv", index=False)
     assert frozen_dialogues("text", tmp_path).equals(said)
     assert (
-        as_text(said[:3]) == "with plain: given, reward 0.50\n  policy: Hi [2J there\n  simulator: NA\n  simulator: $1"
+        as_text(said[:3])
+        == "with plain: given, reward 0.50\n  policy: Hi\\n\\x1b[2J there\n  simulator: NA\n  simulator: $1"
     )
     with pytest.raises(ScopeError, match=r"no other_dialogues\.csv.*results build other"):
         frozen_dialogues("other", tmp_path)

@@ -23,6 +23,7 @@ from scope_lite.claims.statements import (
 )
 from scope_lite.contrasts import MARGIN, USERS, like_for_like
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_csv
 from scope_lite.notebook import members_of, run_summaries
 from scope_lite.paths import RESULTS
 from scope_lite.runs.files import replace_text
@@ -203,7 +204,7 @@ def overall(claims: pd.DataFrame) -> pd.DataFrame:
 
 def write_claims(claims: pd.DataFrame, path: Path) -> Path:
     """Write the verdicts as CSV, whole or not at all."""
-    replace_text(path, claims.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    replace_text(path, for_csv(claims, "%.6g"))
     return path
 
 
