@@ -187,6 +187,7 @@ def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[
 
 def draw_doses(ax: Axes, doses: pd.Series, values: pd.Series, colour: str, label: str, shift: float) -> None:
     """A point a run, and the mean with its 95 % t-interval a dose; doses are evenly spaced."""
+    doses, values = doses[values.notna()], values.dropna()
     levels = np.sort(doses.unique())
     ax.plot(np.searchsorted(levels, doses) + shift, values, "o", ms=3, alpha=0.4, color=colour, mew=0)
     intervals = [t_interval(values[doses == level].to_numpy()) for level in levels]
