@@ -21,6 +21,7 @@ import pandas as pd
 
 from scope_lite.collapse import OPENING_WORDS, clustered_interval, distinct_n, measure_replies, normalise_reply
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_markdown
 from scope_lite.prompts import Message, persuadee, persuadee_chat, scripted_agent, user_simulator, user_simulator_chat
 from scope_lite.stats import share_interval
 from scope_lite.tasks.tau2 import Scenario
@@ -300,14 +301,19 @@ def report(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
 
 def as_markdown(table: pd.DataFrame, title: str) -> str:
     """The report as a Markdown page."""
-    lines = [f"# {title}", "", "| measure | value | 95 % interval | good if | reading | what it is |", "|---" * 6 + "|"]
+    lines = [
+        f"# {for_markdown(title)}",
+        "",
+        "| measure | value | 95 % interval | good if | reading | what it is |",
+        "|---" * 6 + "|",
+    ]
     for row in table.itertuples():
         unit = "" if row.unit == "share" else f" {row.unit}"
         interval = "" if math.isnan(row.low) else f"{row.low:.2f} to {row.high:.2f}"
         value = "" if math.isnan(row.value) else f"{row.value:.2f}{unit}"
         unsure = "" if row.settled or not row.good_if else " (the interval reaches past the threshold)"
-        lines.append(f"| {row.measure} | {value} | {interval} | {row.good_if} | {row.reading}{unsure} | "
-                     f"{row.definition} |")  # fmt: skip
+        cells = (row.measure, value, interval, row.good_if, f"{row.reading}{unsure}", row.definition)
+        lines.append("| " + " | ".join(map(for_markdown, cells)) + " |")
     return "\n".join(lines) + "\n"
 
 

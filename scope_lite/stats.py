@@ -31,15 +31,43 @@ class Interval:
         return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]" if self.n > 1 else f"{self.mean:.2f}"
 
 
+def _finite(values: Sequence[float] | Float[np.ndarray, "*shape"] | pd.Series) -> Float[np.ndarray, "*shape"]:
+    """Values that can be averaged, as doubles.
+
+    Raises:
+        ValueError: without any, or if one is no number: what was not measured is to be left out by whoever asks.
+    """
+    try:
+        x = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"cannot average what is no number: {error}") from error
+    if x.size == 0:
+        raise ValueError("no values to average: nothing was measured, or no seed is shared")
+    if bad := int((~np.isfinite(x)).sum()):
+        raise ValueError(f"{bad} of {x.size} values are NaN or infinite: leave out what was not measured")
+    return x
+
+
+def paired_gaps(a: pd.Series, b: pd.Series) -> pd.Series:
+    """a - b at every unit that both have: seeds, or histories (both indexed by them).
+
+    Raises:
+        ValueError: if a unit stands twice, for it would count twice, or has what is no number.
+    """
+    for index in (a.index, b.index):
+        if index.has_duplicates:
+            raise ValueError(f"{index[index.duplicated()][0]} stands twice in the index: give one value a seed")
+    both = a.index.intersection(b.index)
+    return a.loc[both].astype(float) - b.loc[both].astype(float)
+
+
 def t_interval(values: Sequence[float] | Float[np.ndarray, " n"], level: float = 0.95) -> Interval:
     """Mean and t-interval of independent values.
 
     Raises:
-        ValueError: without any value.
+        ValueError: without any value, or with one that is NaN or infinite.
     """
-    x = np.asarray(values, dtype=np.float64)
-    if len(x) == 0:
-        raise ValueError("no values to average")
+    x = _finite(values)
     mean = float(x.mean())
     if len(x) == 1:
         return Interval(mean, float("nan"), float("nan"), 1)
@@ -48,13 +76,12 @@ def t_interval(values: Sequence[float] | Float[np.ndarray, " n"], level: float =
 
 
 def paired_interval(a: pd.Series, b: pd.Series, level: float = 0.95) -> Interval:
-    """Mean difference a - b over the units that both have: seeds, or histories (both indexed by them).
+    """Mean of :func:`paired_gaps`.
 
     Raises:
-        ValueError: if they share no seed.
+        ValueError: if they share no seed, a seed stands twice, or a value is NaN or infinite.
     """
-    both = a.index.intersection(b.index)
-    return t_interval((a.loc[both] - b.loc[both]).to_numpy(), level)
+    return t_interval(paired_gaps(a, b), level)
 
 
 def share_interval(successes: int, n: int, level: float = 0.95) -> Interval:
@@ -77,9 +104,9 @@ def bootstrap_t_interval(values: Float[np.ndarray, " n"], level: float = 0.95, s
     used anywhere.)
 
     Raises:
-        ValueError: with fewer than five values.
+        ValueError: with fewer than five values, or with one that is NaN or infinite.
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = _finite(values)
     n = len(x)
     if n < 5:
         raise ValueError(f"the studentised bootstrap needs at least 5 values, got {n}: take t_interval")
@@ -106,9 +133,9 @@ def resampled_interval(values: Float[np.ndarray, "seeds simulators"], level: flo
         ``n`` is the smaller of the two numbers.
 
     Raises:
-        ValueError: with fewer than two seeds or simulators.
+        ValueError: with fewer than two seeds or simulators, or a value that is NaN or infinite.
     """
-    x = np.asarray(values, dtype=np.float64)
+    x = _finite(values)
     if x.ndim != 2 or min(x.shape) < 2:
         raise ValueError(f"need at least two seeds and two simulators, got shape {x.shape}")
     rng = np.random.default_rng(seed)
@@ -129,8 +156,8 @@ def welch_holm(groups: Mapping[str, Float[np.ndarray, " n"]], control: str) -> p
     """
     from statsmodels.stats.multitest import multipletests  # slow to import, and most of what is here does without
 
-    rivals = {name: values for name, values in groups.items() if name != control}
-    base = np.asarray(groups[control], dtype=np.float64)
+    rivals = {name: _finite(values) for name, values in groups.items() if name != control}
+    base = _finite(groups[control])
     tests = {name: scipy_stats.ttest_ind(values, base, equal_var=False).pvalue for name, values in rivals.items()}
     rows = {name: {"difference": np.mean(v) - base.mean(), "p": tests[name]} for name, v in rivals.items()}
     table = pd.DataFrame.from_dict(rows, orient="index")
@@ -142,7 +169,7 @@ def iqm(scores: Float[np.ndarray, "*shape"]) -> float:
 
     A quarter of the runs is left out at either end, rounded down, as scipy's trimmed mean does it.
     """
-    return float(scipy_stats.trim_mean(np.asarray(scores, dtype=np.float64), 0.25, axis=None))
+    return float(scipy_stats.trim_mean(_finite(scores), 0.25, axis=None))
 
 
 def probability_of_improvement(a: Float[np.ndarray, "n tasks"], b: Float[np.ndarray, "m tasks"]) -> float:
@@ -152,10 +179,10 @@ def probability_of_improvement(a: Float[np.ndarray, "n tasks"], b: Float[np.ndar
     without a task axis is one task.
 
     Raises:
-        ValueError: if the two have different numbers of tasks, or one has no runs.
+        ValueError: if the two have different numbers of tasks, one has no runs, or a value is NaN or infinite.
     """
-    a, b = (np.atleast_2d(x.T).T for x in (np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)))
-    if a.shape[1] != b.shape[1] or not len(a) or not len(b):
+    a, b = (np.atleast_2d(_finite(x).T).T for x in (a, b))
+    if a.shape[1] != b.shape[1]:
         raise ValueError(f"need runs of both on the same tasks, got shapes {a.shape} and {b.shape}")
     gap = a[:, None] - b[None, :]
     return float(((gap > 0) + 0.5 * (gap == 0)).mean())
@@ -165,12 +192,9 @@ def paired_improvement(a: pd.Series, b: pd.Series) -> float:
     """Share of the seeds that both have in which a is above b, ties counting half (both indexed by seed).
 
     Raises:
-        ValueError: if they share no seed.
+        ValueError: as :func:`paired_interval`.
     """
-    both = a.index.intersection(b.index)
-    if both.empty:
-        raise ValueError("they share no seed")
-    gap = (a.loc[both] - b.loc[both]).to_numpy()
+    gap = _finite(paired_gaps(a, b))
     return float(((gap > 0) + 0.5 * (gap == 0)).mean())
 
 

@@ -28,6 +28,7 @@ from scope_lite.cli.chat import converse
 from scope_lite.config import load_config
 from scope_lite.episodes import CONTEXT
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_terminal
 from scope_lite.learner import Learner
 from scope_lite.prompts import persuadee
 from scope_lite.records import FAILED, Transcript
@@ -338,9 +339,9 @@ def run(model, scripted, tmp_path):  # noqa: F811
     return train(config_of(model, steps=1, eval_dialogues=1, final_dialogues=1), tmp_path / "runs")
 
 
-def bare(text: str) -> str:
-    """Without spaces, line breaks, bars and what a terminal must not get from a random model."""
-    return "".join(c for c in text if c.isprintable() and not c.isspace())
+def bare(text: str, line_feed: str = "\n") -> str:
+    """As a terminal gets it, without spaces and line breaks."""
+    return "".join(for_terminal(text, line_feed).split())
 
 
 def test_replies_are_typed_and_a_bad_one_is_passed_over(run):
@@ -348,16 +349,15 @@ def test_replies_are_typed_and_a_bad_one_is_passed_over(run):
     root = ["--out", str(run.parent), "--seed", "5", "--alternatives", "2"]
     result = CliRunner().invoke(cli.app, ["chat", run.name, *root], input="".join(f"{x}\n" for x in lines))
     assert result.exit_code == 0, result.output
-    assert result.stderr.splitlines() == [
-        "scope-lite: nothing to take back", "scope-lite: the talk is over; undo, or restart"
-    ]  # fmt: skip
+    slips = ["nothing to take back", "the talk is over; undo, or restart"]
+    assert result.stderr.splitlines() == [f"scope-lite: {slip}" for slip in slips]
     policy = load_policy(run, run.parent)
     assert isinstance(policy, LoadedTextPolicy)
     talk = play(policy, replies=["Who are you?", "Why?", "$2"], seed=5, alternatives=2)
     shown = bare(result.stdout)
     for message in messages(talk):
         assert bare(f"{message.speaker}: {message.sentence}" + f" ({message.label})" * bool(message.label)) in shown
-        assert all(bare(words) in shown and f"{p:.3f}" in shown for words, p in message.probabilities.items())
+        assert all(bare(words, r"\n") in shown and f"{p:.3f}" in shown for words, p in message.probabilities.items())
     assert bare(f"you are told: {talk.told}") in shown and "trainedfor1steps" in shown
     assert "reward1.00" in shown and bare(talk.legend) in shown
 

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scope_lite.errors import ScopeError
-from scope_lite.tasks.donation import (
-    accuracy,
-    load_utterances,
-    read_donation,
-    read_pledge,
-    read_table,
-    wrong_readings,
-)
+from scope_lite.tasks.donation import SENTENCES, measured, read_donation, read_pledge, read_table
 
 
 @pytest.mark.parametrize(
@@ -48,6 +41,39 @@ from scope_lite.tasks.donation import (
         ("I will give two hours of my time", None),
         ("How much of a $1 donation reaches them?", None),
         ("", None),
+        ("I'll donate one dollar and fifty cents.", 1.5),
+        ("a dollar fifty", 1.5),
+        ("I'll give a dollar, 50 cents", 1.5),
+        ("I will give $1 and 25 cents", 1.25),
+        ("A dollar and a quarter", 1.25),
+        ("one and a half dollars", 1.5),
+        ("I'd give $1½", 1.5),
+        ("a dollar-fifty", 1.5),
+        ("I could give zero dollars and 75 cents", 0.75),
+        ("I'll give half a dollar", 0.5),
+        ("I'm going to donate half of the $2", 1.0),
+        ("I'll donate 3/4 of a dollar", 0.75),
+        ("A dollar? I'd give half of that.", 0.5),
+        ("I'd give 50% of a dollar", 0.5),
+        ("2 quarters from me", 0.5),
+        ("I could give 25-50 cents", 0.25),
+        ("I'd give up to $1", 1.0),
+        ("$1, no, make that $2", 2.0),
+        ("I won't donate 2 dollars", 0.0),
+        ("Not even 50 cents!", 0.0),
+        ("I'd rather keep my two dollars", 0.0),
+        ("I want to keep $1.50", 0.5),
+        ("I'd rather keep $1.50 and give 50 cents", 0.5),
+        ("I wouldn't hesitate to give a dollar", 1.0),
+        ("I'll give 1 euro", None),
+        ("I can send £2", None),
+        ("I'm 100% sure", None),
+        ("My wife gave them 2 dollars", None),
+        ("Many children survive on 2 dollars a day", None),
+        ("So you're asking me for a dollar?", None),
+        ("In the third world", None),
+        ("None", None),
+        ("I'd give it all if I weren't broke", None),
     ],
 )
 def test_readings(text: str, dollars: float | None) -> None:
@@ -65,8 +91,24 @@ def test_the_last_pledge_of_a_dialogue_counts_and_silence_does_not_undo_it() -> 
     assert read_pledge(["I'll give $1", "I won't donate, sorry"]) == 0.0
 
 
+def test_a_refusal_of_more_leaves_what_was_offered_and_of_as_much_takes_it_back() -> None:
+    assert read_pledge(["I'll give $1", "No, I can't give $2"]) == 1.0
+    assert read_donation("I'd do 50 cents but I won't give a dollar") == 0.5
+    assert read_pledge(["I'll give $1", "I won't donate $1"]) == 0.0
+    assert read_pledge(["I'll give $1", "Not a penny!"]) == 0.0
+
+
+def test_what_was_donated_is_the_answer_to_the_closing_question_and_else_a_gift_of_another_day() -> None:
+    for text, dollars in [("I donated 2 dollars", 2.0), ("I've given half", 1.0), ("I just gave 50 cents", 0.5)]:
+        assert read_donation(text) is None and read_donation(text, asked=True) == dollars
+    for text in ("I donated $20 last year", "I already gave to my church"):
+        assert read_donation(text, asked=True) is None
+    assert read_pledge(["I donated 2 dollars", "I donated $1"], asked=True) == 1.0
+    assert read_pledge(["I donated 2 dollars", "ok"], asked=True) is None
+
+
 MONEY = st.sampled_from(
-    "i'll donate give keep half all $ . , 5 0 % cents dollars not no n't a quarter or if ? ½ ٣ ²".split()
+    "i'll donate give keep half all $ . , 5 0 % cents dollars not no n't a quarter or if ? ½ ٣ ² and it 1/0 of".split()
 )
 
 
@@ -76,8 +118,12 @@ def test_any_text_reads_as_nothing_or_as_an_amount_that_can_be_paid(text: str) -
     assert dollars is None or 0 <= dollars <= 2
 
 
-def test_the_labelled_table_is_what_it_says() -> None:
-    table = load_utterances()
+def test_a_number_of_any_length_is_the_payment() -> None:
+    assert read_donation("I'll give " + "9" * 5000 + " dollars") == 2.0 and read_donation("$" + "9" * 400) == 2.0
+
+
+def test_the_table_of_peoples_words_is_what_it_says() -> None:
+    table = read_table()
     assert set(table["split"]) == {"dev", "test"} and len(table) >= 60
     assert table["label"].dropna().between(0, 2).all() and 0.2 < table["label"].isna().mean() < 0.5
     assert not table["utterance"].duplicated().any() and (table["why_hard"].str.len() > 3).all()
@@ -85,26 +131,32 @@ def test_the_labelled_table_is_what_it_says() -> None:
     assert not halves["dev"] & halves["test"], "no dialogue on both sides"
 
 
-def test_accuracy_is_what_was_measured() -> None:
-    """Dev was written on, so 62 of 65 says little; test is the honest number: 47 of 59 hard utterances."""
-    measured = accuracy(load_utterances())
-    assert measured.loc["dev", "accuracy"] >= 62 / 65 - 1e-9
-    assert measured.loc["test", "accuracy"] >= 47 / 59 - 1e-9
+def test_the_table_of_our_sentences_is_what_it_says() -> None:
+    table = read_table(SENTENCES)
+    assert len(table) == 300 and table["label"].dropna().between(0, 2).all()
+    assert not table["utterance"].duplicated().any()
+    assert ((table["split"] == "held_out") == (table["id"] % 3 == 0)).all(), "kept apart by number, whatever is read"
 
 
-def test_wrong_readings_lists_those_and_only_those() -> None:
-    table = pd.DataFrame(
-        {
-            "utterance": ["I'll give $1", "I'll give $1", "hello", "hello"],
-            "label": [1.0, 0.5, float("nan"), 0.0],
-            "split": "dev",
-            "why_hard": "made up",
-        }
-    )
-    assert read_table(table)["right"].tolist() == [True, False, True, False]
-    assert wrong_readings(table)["label"].tolist() == [0.5, 0.0]
+def test_readings_are_as_right_as_was_measured() -> None:
+    """Dev was written on, so 62 of 65 and 198 of 200 say little; the others were measured before anything was known."""
+    people, ours = measured(read_table()), measured(read_table(SENTENCES))
+    assert people.loc["dev", "accuracy"] >= 62 / 65 - 1e-9 and people.loc["test", "accuracy"] >= 50 / 59 - 1e-9
+    assert ours.loc["dev", "hits"] >= 140 and ours.loc["held_out", "hits"] >= 64
+    assert ours.loc["held_out", "precision"] >= 64 / 71 - 1e-9 and ours.loc["held_out", "recall"] >= 64 / 73 - 1e-9
+
+
+def test_precision_and_recall_by_hand(tmp_path: Path) -> None:
+    rows = ["I'll give $1,1,a", "I'll give $2,0.5,a", "hello,,a", "hello,0,b"]
+    (tmp_path / "table.csv").write_text("\n".join(["utterance,label,kind", *rows]) + "\n")
+    table = read_table(tmp_path / "table.csv")
+    assert table["right"].tolist() == [True, False, True, False]
+    told = measured(table, ["kind"])
+    assert told.loc["a", ["utterances", "stated", "read", "hits"]].tolist() == [3, 2, 2, 1]
+    assert told.loc["a", ["precision", "recall"]].tolist() == [0.5, 0.5] and told.loc["b", "recall"] == 0
+    assert told.loc["a", "accuracy"] == pytest.approx(2 / 3) and pd.isna(told.loc["b", "precision"])
 
 
 def test_a_missing_table_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ScopeError, match="labelled utterances"):
-        load_utterances(tmp_path / "gone.csv")
+        read_table(tmp_path / "gone.csv")

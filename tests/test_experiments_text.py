@@ -36,6 +36,10 @@ def test_the_twin_in_text_starts_both_seats_from_what_people_said() -> None:
         assert (config.model, config.text.simulator_model) == ("smollm2+persuader", "smollm2+persuadee"), variant
 
 
+EARNED = {("p4g-cotraining-seed0-b9cc025a", 20, "sim-c"): 1.0}
+"""What a shipped dialogue earned where the words state another amount: "10 percent of my 2 dollars" was read as 2."""
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_the_shipped_dialogues_earned_what_their_words_state(name: str) -> None:
     said, table = dialogues(name, "frozen", 1), frozen_table(name)
@@ -45,9 +49,9 @@ def test_the_shipped_dialogues_earned_what_their_words_state(name: str) -> None:
         assert set(run["step"]) == {steps.min(), steps.max()}
         assert all(list(rows["simulator"].unique()) == members for _, rows in run.groupby("step"))
     assert set(said["run"]) == set(table["run"])
-    for _, one in said.groupby(["run", "step", "simulator"]):
+    for place, one in said.groupby(["run", "step", "simulator"]):
         stated = read_pledge(one.loc[one["speaker"] == "simulator", "words"])
-        assert one["reward"].iloc[0] == pytest.approx((stated or 0) / PAYMENT)
+        assert one["reward"].iloc[0] == pytest.approx(EARNED.get(place, (stated or 0) / PAYMENT))
         assert one["outcome"].iloc[0] == ("unread" if stated is None else "given" if stated else "nothing")
 
 
@@ -64,7 +68,8 @@ def test_a_dialogue_is_read_as_it_was_spoken_and_printed_without_what_a_terminal
     said.to_csv(tmp_path / "text_dialogues.csv", index=False)
     assert frozen_dialogues("text", tmp_path).equals(said)
     assert (
-        as_text(said[:3]) == "with plain: given, reward 0.50\n  policy: Hi [2J there\n  simulator: NA\n  simulator: $1"
+        as_text(said[:3])
+        == "with plain: given, reward 0.50\n  policy: Hi\\n\\x1b[2J there\n  simulator: NA\n  simulator: $1"
     )
     with pytest.raises(ScopeError, match=r"no other_dialogues\.csv.*results build other"):
         frozen_dialogues("other", tmp_path)

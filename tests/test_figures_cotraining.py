@@ -8,6 +8,7 @@ from matplotlib import pyplot as plt
 from scope_lite.experiments.definitions import EXPERIMENTS, HEAD_STARTS
 from scope_lite.figures import cotraining as figures
 from scope_lite.figures.cotraining import EXPLOIT, MOVED, add_mode, last_rows, read_dials
+from scope_lite.figures.training import draw_curves, draw_doses
 
 KINDS = tuple(figures.KIND_COLOURS)
 STEPS = (0, 5, 10)
@@ -150,3 +151,18 @@ def test_ends_by_variant_show_every_seed():
     ax = figures.ends_by_variant(end, (figures.UNSEEN,), figures.REWARD_COLOURS).axes[0]
     drawn = sorted(x for line in ax.lines for x in line.get_xdata() if len(line.get_xdata()) == 3)
     np.testing.assert_allclose(drawn, sorted(end[figures.UNSEEN]))
+
+
+def test_what_one_seed_has_not_measured_leaves_the_others_their_interval():
+    table = make_table(["single", "base"], seeds=(0, 1, 2))
+    table.loc[(table["seed"] == 0) & (table["step"] == 5), "reward"] = np.nan
+    fig, (curves, doses) = plt.subplots(1, 2)
+    draw_curves(curves, table, "reward", {"single": "k"}, {})
+    (band,) = curves.collections
+    assert np.isfinite(band.get_paths()[0].vertices).all()
+    draw_doses(doses, table["step"], table["reward"], "k", "a dose", 0.0)
+    assert len(doses.get_xticks()) == 3
+    plt.close(fig)
+    table.loc[table["variant"] == "base", figures.UNSEEN] = np.nan
+    end = table[table["step"] == 10]
+    plt.close(figures.ends_by_variant(end, (figures.UNSEEN,), {"single": "k", "base": "r"}))

@@ -10,6 +10,7 @@ from scope_lite.stats import (
     auc,
     bootstrap_t_interval,
     iqm,
+    paired_gaps,
     paired_improvement,
     paired_interval,
     probability_of_improvement,
@@ -92,6 +93,38 @@ def test_paired_interval_uses_the_seeds_that_both_have():
     assert interval.n == 2 and interval.mean == 1.5
 
 
+@pytest.mark.parametrize("function", [paired_gaps, paired_interval, paired_improvement])
+def test_a_seed_that_stands_twice_is_refused_in_one_line(function):
+    once, twice = pd.Series([1.0, 2.0], index=[0, 1]), pd.Series([1.0, 2.0, 3.0], index=[0, 0, 1])
+    for a, b in [(once, twice), (twice, once), (twice, twice)]:
+        with pytest.raises(ValueError, match="0 stands twice in the index") as told:
+            function(a, b)
+        assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, None, "high"])
+def test_what_is_no_number_is_refused_by_whatever_averages(bad):
+    values = [0.5, bad, 0.6, 0.1, 0.2]
+    a, b = pd.Series(values), pd.Series(np.ones(5))
+    grid = np.array([values, [1.0] * 5], dtype=object)
+    for call in [
+        lambda: t_interval(values), lambda: bootstrap_t_interval(values), lambda: iqm(values),
+        lambda: paired_interval(a.astype(object), b.astype(object)), lambda: resampled_interval(grid),
+        lambda: welch_holm({"a": values, "b": [1.0, 2.0]}, "b"),
+        lambda: welch_holm({"a": values, "b": [1.0, 2.0]}, "a"), lambda: probability_of_improvement(values, [1.0, 2.0]),
+    ]:  # fmt: skip
+        with pytest.raises(ValueError, match=r"NaN or infinite|no number|could not convert string"):
+            call()
+
+
+def test_different_seeds_and_single_values_are_what_is_left_of_them():
+    a, b = pd.Series({0: 1.0, 1: np.nan}), pd.Series({0: 0.5, 2: np.nan})
+    assert str(paired_interval(a, b)) == "0.50", "what the other has not is no part of it, whatever it is"
+    with pytest.raises(ValueError, match="no seed is shared"):
+        paired_interval(a, pd.Series({"0": 1.0}))
+    assert t_interval([0.5]).n == 1 and np.isnan(t_interval([0.5]).low)
+
+
 def test_pairing_by_seed_removes_what_seeds_share():
     luck = pd.Series(np.random.default_rng(0).normal(size=10) * 5)
     interval = paired_interval(luck + 1, luck)
@@ -150,5 +183,5 @@ def test_runs_on_different_tasks_cannot_be_compared():
 def test_paired_improvement_looks_at_each_seed_alone():
     a, b = pd.Series({0: 1.0, 1: 2.0, 2: 3.0, 3: 0.0}), pd.Series({0: 0.5, 1: 2.0, 2: 9.0, 4: 0.0})
     assert paired_improvement(a, b) == 0.5
-    with pytest.raises(ValueError, match="no seed"):
+    with pytest.raises(ValueError, match="no seed is shared"):
         paired_improvement(a, pd.Series({7: 1.0}))

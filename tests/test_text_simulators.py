@@ -15,7 +15,7 @@ from scope_lite.episodes import WrittenSeat, run_episodes
 from scope_lite.records import FAILED
 from scope_lite.rng import RowKeys
 from scope_lite.scenes.prompted import PromptedSeat, Voice
-from scope_lite.tasks.p4g_episode import P4GEpisode
+from scope_lite.tasks.p4g_episode import P4GEpisode, says_goodbye
 
 # -- a dialogue of Persuasion for Good --------------------------------------------------------------------------------
 
@@ -36,6 +36,9 @@ def p4g(acts: list[str], replies: list[str], turns: int = 3, question: str | Non
         (["Hi", "Have a nice day!"], ["Hello", "OK, I will donate $1."], None, 0.5, "given", 2),
         (["Hi", "More?"], ["I will donate $1.", "Goodbye!"], None, 0.5, "given", 2),
         (["Bye"], ["Hm", "$0.50"], "How much?", 0.25, "given", 1),
+        (["Bye"], ["Hm", "I donated 2 dollars"], "How much?", 1.0, "given", 1),
+        (["Bye"], ["I donated 2 dollars to a school", "No."], "How much?", 0.0, "unread", 1),
+        (["Have a great day! A question:", "Say bye to it", "So?"], ["Bye? Why?", "Hm", "$1"], None, 0.5, "given", 3),
         (["Hi", "Please", "Well?"], ["Yes", "I'll give $2", "Fine", "I donate $1."], "How much?", 0.5, "given", 3),
     ],
 )
@@ -43,6 +46,26 @@ def test_a_scripted_persuadees_donation_is_the_reward(acts, replies, question, r
     rollout = p4g(acts, replies, question=question)
     assert (rollout.reward, rollout.outcome, rollout.turns) == (pytest.approx(reward), outcome, turns)
     assert rollout.acts == acts and rollout.replies == replies
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Thanks, have a great day!", "BYE!!! 👋", "Goodbye and take care.", '"Goodbye!"', "Farewell\n", "ｂｙｅ",
+     "**Good-bye**, and thank you for it", "Ok bye-bye :)", "It was nice. I hope you have a great rest of your day!"],
+)  # fmt: skip
+def test_a_farewell_at_the_end_of_a_message_ends_the_talk(said):
+    assert says_goodbye(said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Your dollar can help a child say goodbye to hunger.", "I hope you have a great day so far. May I ask something?",
+     "Did you have a good time on your holiday?", "Don't say goodbye yet", "Bye?", 'She said: "Goodbye."',
+     'This is what he wrote. "Goodbye."', "Have a great day! But first, would you give $1?", "Say goodbye, hunger!",
+     "Goodbye! Thanks for asking, will you give?", "Kids here have a good time", "", "!!!", "and"],
+)  # fmt: skip
+def test_a_farewell_inside_a_message_or_in_another_mouth_ends_nothing(said):
+    assert not says_goodbye(said)
 
 
 def test_an_episode_that_was_stopped_earns_nothing_and_nobody_speaks_after_the_end():

@@ -23,10 +23,11 @@ from scope_lite.claims.statements import (
 )
 from scope_lite.contrasts import MARGIN, USERS, like_for_like
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_csv
 from scope_lite.notebook import members_of, run_summaries
 from scope_lite.paths import RESULTS
 from scope_lite.runs.files import replace_text
-from scope_lite.stats import Interval, share_interval, t_interval
+from scope_lite.stats import Interval, paired_gaps, share_interval, t_interval
 
 COLUMNS = [
     *("claim", "experiment", "world", "model", "contrast", "column", "rule", "summary"),
@@ -82,7 +83,7 @@ def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary:
         return a.dropna()
     b_summary = summary if contrast.b_summary == "end" else contrast.b_summary
     b = rows.loc[(rows["variant"] == contrast.b) & (rows["summary"] == b_summary), column]
-    return (a - b).dropna()
+    return paired_gaps(a, b).dropna()
 
 
 def evaluate(results: Path = RESULTS, summaries: Sequence[str] = ("end",)) -> pd.DataFrame:
@@ -203,7 +204,7 @@ def overall(claims: pd.DataFrame) -> pd.DataFrame:
 
 def write_claims(claims: pd.DataFrame, path: Path) -> Path:
     """Write the verdicts as CSV, whole or not at all."""
-    replace_text(path, claims.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    replace_text(path, for_csv(claims, "%.6g"))
     return path
 
 

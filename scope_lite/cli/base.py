@@ -11,6 +11,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_terminal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ class OneLineErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except ScopeError as exc:
-            typer.echo("scope-lite: " + " ".join(str(exc).split()), err=True)
+            typer.echo("scope-lite: " + for_terminal(" ".join(str(exc).split())), err=True)
             raise typer.Exit(getattr(exc, "exit_code", 2)) from None
         except KeyboardInterrupt:
             typer.echo("scope-lite: stopped; the same command goes on from the last checkpoint", err=True)
@@ -44,17 +45,17 @@ def console() -> Console:
 
 
 def print_table(table: pd.DataFrame, title: str = "") -> None:
-    """Print a frame; numbers short, nothing for what is missing."""
+    """Print a frame; numbers short, nothing for what is missing, and no character that a terminal would obey."""
     import pandas as pd
 
-    shown = Table(title=title or None, title_justify="left")
+    shown = Table(title=for_terminal(title) or None, title_justify="left")
     for name in table.columns:
-        shown.add_column(str(name), overflow="fold")
+        shown.add_column(for_terminal(str(name)), overflow="fold")
     for row in table.itertuples(index=False):
         missing = [not isinstance(value, list | dict) and pd.isna(value) for value in row]
-        cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row]
+        cells = [f"{value:.4g}" if isinstance(value, float) else for_terminal(str(value)) for value in row]
         shown.add_row(*("" if empty else cell for cell, empty in zip(cells, missing, strict=True)))
-    console().print(shown, markup=False) if table.size else typer.echo(f"{title or 'table'}: nothing")
+    console().print(shown, markup=False) if table.size else typer.echo(f"{for_terminal(title) or 'table'}: nothing")
 
 
 def split_pair(text: str, option: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 from scope_lite import paths
 from scope_lite.cli.base import Root, console
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_terminal
 
 if TYPE_CHECKING:
     from scope_lite.chat import Message, Talk
@@ -74,7 +75,7 @@ def converse(talk: Talk, screen: Console) -> None:
             elif word:
                 _say(talk, chosen(command, talk.replies) if talk.replies else word, screen)
         except ScopeError as error:  # a slip of the hand is no reason to end a talk
-            typer.echo(f"scope-lite: {error}", err=True)
+            typer.echo(f"scope-lite: {for_terminal(str(error))}", err=True)
 
 
 def chosen(word: str, replies: tuple[str, ...]) -> str:
@@ -130,7 +131,9 @@ def _show_turns(talk: Talk, first: int, screen: Console) -> None:
 def _show_message(talk: Talk, message: Message, screen: Console) -> None:
     """What was said, and below it a bar for everything that was likely enough; a person's has none."""
     label = f" ({message.label})" if message.label else ""
-    _line(screen, f"{message.speaker}: {message.sentence}{label}", _STYLES.get(message.speaker, "magenta"))
+    # set in, so that no line of a reply passes for one of ours
+    said = for_terminal(f"{message.speaker}: {message.sentence}{label}", "\n  ")
+    _line(screen, said, _STYLES.get(message.speaker, "magenta"))
     if not message.probabilities:
         return
     from scope_lite.chat import in_figures
@@ -144,7 +147,7 @@ def _show_message(talk: Talk, message: Message, screen: Console) -> None:
         if talk.replies:
             table.add_row(Text(mark), _short(said, style), chance, bar, _short(talk.sentence(said), "dim"))
         else:  # words of any length
-            table.add_row(Text(mark), chance, bar, Text(said, style))
+            table.add_row(Text(mark), chance, bar, Text(for_terminal(said), style))
     others = len(message.probabilities) - len(options)
     if others:
         table.add_row("", Text(f"{others} others", "dim"), f"{1 - sum(options.values()):.3f}", "", "")
@@ -165,9 +168,9 @@ def _show_ending(talk: Talk, screen: Console) -> None:
 
 def _short(text: str, style: str) -> Text:
     """One line of a list, cut where the terminal ends."""
-    return Text(text, style, no_wrap=True, overflow="ellipsis")
+    return Text(for_terminal(text), style, no_wrap=True, overflow="ellipsis")
 
 
 def _line(screen: Console, text: str, style: str = "") -> None:
     # sentences may hold brackets and numbers, which are no markup here
-    screen.print(Text(text, style))
+    screen.print(Text(for_terminal(text, "\n"), style))

@@ -10,6 +10,7 @@ import typer
 from scope_lite import paths
 from scope_lite.cli.base import Root, console, group, print_table
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_terminal
 
 if TYPE_CHECKING:
     from scope_lite.worlds import World
@@ -32,10 +33,11 @@ def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginni
 
     folder = runs.find(out, name)
     status = {key: value for key, value in runs.read_status(folder).items() if key != "summary" and value is not None}
-    typer.echo(f"{folder}\n" + ", ".join(f"{key} {value}" for key, value in status.items()))
+    typer.echo(for_terminal(f"{folder}\n" + ", ".join(f"{key} {value}" for key, value in status.items()), "\n"))
     for file in ("config.yaml", "provenance.json"):
         path = folder / file
-        typer.echo(f"\n{file}\n{path.read_text().rstrip()}" if path.exists() else f"\n{file}: missing")
+        written = f"\n{file}\n{path.read_text().rstrip()}" if path.exists() else f"\n{file}: missing"
+        typer.echo(for_terminal(written, "\n"))
     metrics = runs.load_metrics([folder]).drop(columns=["run", "method", "world", "seed", "model"])
     if len(metrics):
         last = metrics.ffill().iloc[[-1]].T.reset_index()
@@ -74,13 +76,16 @@ def _print_pair(folders: tuple[Path, Path], pair: tuple[dict[str, Any], dict[str
 
     from scope_lite import runs
 
-    shown = Table(title=Text(f"with {pair[0]['simulator']}"), title_justify="left", show_lines=True)
+    shown = Table(title=Text(for_terminal(f"with {pair[0]['simulator']}")), title_justify="left", show_lines=True)
     for folder, dialogue in zip(folders, pair, strict=True):
         head = f"{folder.name}, step {dialogue['step']}: reward {dialogue['reward']:.2f}"
-        shown.add_column(Text(head), ratio=1, overflow="fold")
-    # what was said is shown as it is, never read as markup
+        shown.add_column(Text(for_terminal(head)), ratio=1, overflow="fold")
+    # what was said is never read as markup
     columns = [
-        [Text(f"{speaker}: {words}" + (f" [{act}]" if words != act else "")) for speaker, act, words in lines]
+        [
+            Text(for_terminal(f"{who}: {words}" + (f" [{act}]" if words != act else ""), "\n"))
+            for who, act, words in lines
+        ]
         for lines in (runs.in_words(_world_of(f), d) for f, d in zip(folders, pair, strict=True))
     ]
     for row in zip_longest(*columns, fillvalue=Text()):
@@ -151,6 +156,6 @@ def prune(
 
     gone = runs.prune(out, keep or [], finished, checkpoints, dry_run=not yes)
     for item in gone:
-        typer.echo(f"{item.path}  ({item.why}, {item.size / 1e6:.2f} MB)")
+        typer.echo(for_terminal(f"{item.path}  ({item.why}, {item.size / 1e6:.2f} MB)"))
     total = sum(item.size for item in gone) / 1e6
     typer.echo(f"{'removed' if yes else 'would remove'} {len(gone)}, {total:.2f} MB" + ("" if yes else "; add --yes"))

@@ -91,6 +91,7 @@ def _interval(low: float, high: float) -> str:
 
 def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]) -> None:
     from scope_lite import health
+    from scope_lite.escaping import for_csv
     from scope_lite.figures.health import health_report
     from scope_lite.figures.style import save_figure, use_style
     from scope_lite.runs.files import plain_disk_errors, replace_text
@@ -99,7 +100,7 @@ def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataF
     with plain_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         replace_text(out / "health.md", health.as_markdown(table, title) + f"\n{note}\n")
-        replace_text(out / "health.csv", table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
-        replace_text(out / "replies.csv", rows.to_csv(index=False, lineterminator="\n"))
+        replace_text(out / "health.csv", for_csv(table, "%.6g"))
+        replace_text(out / "replies.csv", for_csv(rows))
         save_figure(health_report(table, health.measure(rows, played), title, note), "health", out)
     typer.echo(f"wrote {out / 'health.md'}, health.csv, health.png, health.pdf and replies.csv")

@@ -31,6 +31,7 @@ from scope_lite.collapse.samples import (
     plug_in_entropy,
 )
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_csv
 from scope_lite.verbalized import VerbalizedParseError, read_outputs
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def write_replies(table: pd.DataFrame, path: Path) -> None:
     """Write a reply table as CSV in one step; an interrupted write leaves the old file."""
     scratch = path.with_suffix(".tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(scratch, index=False, lineterminator="\n", float_format="%.6g")
+    scratch.write_text(for_csv(table, "%.6g"), encoding="utf-8", newline="")
     os.replace(scratch, path)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_terminal
 from scope_lite.runs.dialogues import in_words, kept_dialogues
 
 SLUR = re.compile(r"\bnigg\w*", re.IGNORECASE)
@@ -66,6 +67,5 @@ def as_text(dialogue: pd.DataFrame, width: int = 120) -> str:
     one = dialogue.iloc[0]
     lines = [f"with {one['simulator']}: {one['outcome']}, reward {one['reward']:.2f}"]
     for speaker, words in zip(dialogue["speaker"], dialogue["words"], strict=True):
-        said = " ".join("".join(c if c.isprintable() else " " for c in words).split())
-        lines.append(fill(f"{speaker}: {said}", width, initial_indent="  ", subsequent_indent="    "))
+        lines.append(fill(f"{speaker}: {for_terminal(words)}", width, initial_indent="  ", subsequent_indent="    "))
     return "\n".join(lines)

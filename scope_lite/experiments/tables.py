@@ -20,6 +20,7 @@ import pandas as pd
 
 from scope_lite.config import TEXT_WORLDS, RunConfig
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_csv
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
 from scope_lite.parallel import train_many
@@ -175,8 +176,8 @@ def build(
         if len(kept) and spoken.exists():
             before = frozen_dialogues(experiment, results)
             said = pd.concat([before[before["run"].isin(kept["run"])], said], ignore_index=True)
-        replace_text(spoken, _in_order(said, runs).to_csv(index=False, float_format="%.6g", lineterminator="\n"))
-    replace_text(path, made.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+        replace_text(spoken, for_csv(_in_order(said, runs), "%.6g"))
+    replace_text(path, for_csv(made, "%.6g"))
     replace_text(beside, json.dumps(note, indent=1) + "\n")
     return path
 

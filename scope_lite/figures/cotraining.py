@@ -296,7 +296,9 @@ def ends_by_variant(
     fig, axes = panel_grid(len(columns), 0.7 + 0.27 * len(colours))
     for ax, column in zip(axes, columns, strict=True):
         for i, (variant, colour) in enumerate(colours.items()):
-            values = end.loc[end["variant"] == variant, column].to_numpy(dtype=float)
+            values = end.loc[end["variant"] == variant, column].dropna().to_numpy(dtype=float)
+            if not len(values):
+                continue
             interval = t_interval(values)
             half = 0 if interval.n == 1 else interval.high - interval.mean
             ax.plot(values, np.full(len(values), i + 0.22), "o", ms=3, alpha=0.5, color=colour, mew=0)

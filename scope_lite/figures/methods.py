@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS, REAL, UNSEEN, draw_curves
-from scope_lite.stats import paired_interval, probability_of_improvement
+from scope_lite.stats import paired_gaps, probability_of_improvement, t_interval
 
 MARKERS = ("o", "s", "^", "D")
 """one a world"""
@@ -73,9 +73,9 @@ def differences(
 
 
 def _draw_gap(ax: Axes, at: float, values: pd.Series, reference: pd.Series, colour: str, marker: str) -> None:
-    gap = (values - reference).dropna()
+    gap = paired_gaps(values, reference).dropna()
     ax.plot(gap, np.full(len(gap), at), "o", ms=2, alpha=0.4, mew=0, color=colour)
-    interval = paired_interval(values, reference)
+    interval = t_interval(gap)
     half = 0.0 if interval.n == 1 else interval.high - interval.mean
     ax.errorbar(interval.mean, at, xerr=half, fmt=marker, ms=3.5, capsize=1.5, lw=1, color=colour)
 

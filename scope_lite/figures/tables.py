@@ -5,6 +5,7 @@ Each function returns a frame of text; ``write_table`` writes it in both forms.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from scope_lite.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
+from scope_lite.escaping import for_markdown
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.stats import SUMMARIES, t_interval
@@ -200,7 +202,7 @@ def to_markdown(table: pd.DataFrame) -> str:
     flat = table.reset_index()
     names = [", ".join(part for part in c if part) if isinstance(c, tuple) else c for c in flat.columns]
     rows = [names, ["---"] * len(names), *flat.astype(str).to_numpy().tolist()]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    return "\n".join("| " + " | ".join(map(for_markdown, row)) + " |" for row in rows)
 
 
 def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = None) -> str:
@@ -215,7 +217,7 @@ def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = N
         multicol_align="c",
         multirow_align="naive",  # the name in the first of its rows: no package is needed for that
         caption=latex_text(caption),
-        label=f"tab:{label}",
+        label="tab:" + re.sub(r"[^A-Za-z0-9:._-]+", "-", label),  # nothing can be escaped in a label
         position_float="centering",
     )
     size = r"\scriptsize \setlength{\tabcolsep}{2pt}" if table.shape[1] > WIDE else r"\footnotesize"

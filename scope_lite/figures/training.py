@@ -56,7 +56,7 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
         dashes = (0, (2.5, 1.5)) if variant in DASHED else "-"
         ax.plot(wide.index, wide.mean(axis=1), color=colour, lw=1.8, ls=dashes, label=label)
         if wide.shape[1] > 1:
-            bands = [t_interval(row) for row in wide.to_numpy()]
+            bands = [t_interval(row[~np.isnan(row)]) for row in wide.to_numpy()]
             ax.fill_between(wide.index, [b.low for b in bands], [b.high for b in bands], color=colour, alpha=0.12, lw=0)
     ax.set(xlabel="step")
     if "reward" in y or "frac" in y:
@@ -194,6 +194,7 @@ def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[
 
 def draw_doses(ax: Axes, doses: pd.Series, values: pd.Series, colour: str, label: str, shift: float) -> None:
     """A point a run, and the mean with its 95 % t-interval a dose; doses are evenly spaced."""
+    doses, values = doses[values.notna()], values.dropna()
     levels = np.sort(doses.unique())
     ax.plot(np.searchsorted(levels, doses) + shift, values, "o", ms=3, alpha=0.4, color=colour, mew=0)
     intervals = [t_interval(values[doses == level].to_numpy()) for level in levels]

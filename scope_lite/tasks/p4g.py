@@ -17,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from scope_lite.errors import ScopeError
+from scope_lite.escaping import for_csv
 from scope_lite.paths import DATA
 from scope_lite.tasks.donation import read_donation
 
@@ -260,7 +261,7 @@ def write_table(table: pd.DataFrame, name: str, folder: Path = TABLES) -> Path:
     """Write one shipped table as ``<name>.csv``; the same data gives the same bytes."""
     path = folder / f"{name}.csv"
     path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_csv(path, index=False, lineterminator="\n", float_format="%g")
+    path.write_text(for_csv(table, "%g"), encoding="utf-8", newline="")
     return path
 
 

@@ -1,14 +1,15 @@
 """The state of one Persuasion-for-Good dialogue: who speaks next, what they hear, how it ended, what was given.
 
 The persuader ("policy") opens and the persuadee ("simulator") answers, in turn. It is over after the last turn, or when
-either says goodbye and the persuadee has answered. The reward is the donation that the persuadee's own words state,
-read by ``donation.read_pledge`` and divided by the payment: 0.5 is one dollar of two. In the study a form asked for
-the donation when the chat was over; ``question`` stands for that form, and only the persuadee hears it.
+either ends a message with a farewell and the persuadee has answered. The reward is the donation that the persuadee's
+own words state, read by ``donation.read_pledge`` and divided by the payment: 0.5 is one dollar of two. In the study a
+form asked for the donation when the chat was over; ``question`` stands for that form, and only the persuadee hears it.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 
 from scope_lite.tasks.donation import PAYMENT, read_pledge
@@ -18,11 +19,35 @@ GIVEN, NOTHING, UNREAD = "given", "nothing", "unread"
 """How a finished dialogue ended: with a donation above 0, with a stated 0, or with no amount that could be read."""
 OUTCOMES = (GIVEN, NOTHING, UNREAD)
 
-GOODBYE = re.compile(
-    r"\b(?:good-? ?bye|bye(?:[ -]bye)?|farewell|see you (?:later|soon|around)"
-    r"|have an? (?:\w+ )?(?:nice|good|great|wonderful|lovely) (?:day|evening|night|afternoon|weekend|time|one))\b",
-    re.IGNORECASE,
+_FAREWELL = re.compile(
+    r"(?:(?:ok|okay|well|so|then|now|please|yes|great|cool|alright|no problem|thanks?|very|much|take care|i|hope|that|"
+    r"u|you|your|you re|welcome|also) )*"
+    r"(?:good ?bye|bye(?: bye)?|farewell|see you (?:later|soon|around)"
+    r"|(?:have|wish you) an? (?:\w+ )?(?:nice|good|great|wonderful|lovely) (?:rest of your )?"
+    r"(?:day|evening|night|afternoon|weekend|time|one))"
+    r"(?: (?:then|now|for now|to you|you|too|as well|everyone|all|ahead|again|take care))*"
 )
+_COURTESY = re.compile(
+    r"(?:(?:once )?(?:again )?thanks?|(?:you )?take care|god bless|be well|stay safe|good luck|all the best|cheers|"
+    r"you too|(?:it|this) was (?:nice|great|good|fun)|(?:nice|great|good) (?:to|talking|chatting))\b"
+)
+
+
+def says_goodbye(message: str) -> bool:
+    """Whether a message ends with a farewell: a clause of its own, and nothing but courtesies after it.
+
+    "Say goodbye to hunger" and "I hope you have a great day so far" are none, so that no phrase in a pitch ends a talk.
+    """
+    plain = unicodedata.normalize("NFKC", message).casefold().strip()
+    if plain[:1] == plain[-1:] == '"':  # the whole message in quotation marks; a part of it is somebody else's word
+        plain = plain[1:-1]
+    for clause in reversed(re.split(r"(?<=[.!?;,…\n])|\band\b|—|–| - ", plain)):
+        words = " ".join(re.sub(r"[^\w\s?\"“”]|(?<=[:;=])[dp]\b", " ", clause).split())
+        if _FAREWELL.fullmatch(words):
+            return True
+        if words and ("?" in words or not _COURTESY.match(words)):
+            return False
+    return False
 
 
 class P4GEpisode(TurnEpisode):
@@ -49,7 +74,7 @@ class P4GEpisode(TurnEpisode):
             self.next_seat, self.hears = "simulator", message
             return
         self.replies.append(message)
-        over = self.turns >= self.max_turns or any(GOODBYE.search(said) for said in (self.acts[-1], message))
+        over = self.turns >= self.max_turns or says_goodbye(self.acts[-1]) or says_goodbye(message)
         if not over:
             self.next_seat, self.hears = "policy", message
         elif self.question and not self._asked:
@@ -60,7 +85,7 @@ class P4GEpisode(TurnEpisode):
     @property
     def donation(self) -> float | None:
         """The last amount that the persuadee has stated so far, dollars from 0 to 2; None if none."""
-        return read_pledge(self.replies)
+        return read_pledge(self.replies, asked=len(self.replies) > len(self.acts))
 
     def _earned(self) -> float:
         """The donation as a share of the payment; 0 where none could be read."""
