@@ -43,6 +43,7 @@ def simulator_report(
     played = _situations(scenarios, dialogues)
     from scope_lite import health
     from scope_lite.engines.api import open_sampler
+    from scope_lite.engines.chat import chat_ids
     from scope_lite.engines.generate import SamplingConfig, TextSampler
     from scope_lite.engines.reply_cache import ReplyCache
     from scope_lite.paths import cache_folder
@@ -54,8 +55,9 @@ def simulator_report(
         rows = health.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
-            lambda chat: len(local.prompt_ids(chat, 0)) if local else math.nan,
+            lambda chat: len(chat_ids(local.loaded.tokenizer, chat)) if local else math.nan,
             lambda turn, turns: bar.update(1),
+            max_new_tokens,
         )
     table = health.report(rows, played)
     title = f"Health of {sampler.name} as a simulator"

@@ -23,7 +23,7 @@ from scope_lite.engines.generate import TextSampler
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import LoadedModel, load_model, require_model
 from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.episodes import EpisodeSeat, run_episodes, seat_systems
+from scope_lite.episodes import CONTEXT, EpisodeSeat, run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
 from scope_lite.paths import cache_folder, text_panel
@@ -121,11 +121,27 @@ class TextScene:
         names, about = cast.roles(keys)
         rollouts = self.converse(policy, keys, cast.seat, about, names, "train")
         if not any(r.counts for r in rollouts):
-            raise ScopeError(
-                f"no dialogue of step {keys.step} counts: {self.config.text.retries + 1} times in a row no list of the "
-                "verbalized simulator could be read; set text.grammar to true, or text.simulator_model to a larger one"
-            )
+            raise ScopeError(f"no dialogue of step {keys.step} counts: {self._why(cast)}")
         return Played(rollouts, None)
+
+    def _why(self, cast: TextCast | TrainedTextCast) -> str:
+        """Why no dialogue counts, and what to do."""
+        reasons = ", ".join(f"{reason} {count}" for reason, count in cast.failures().most_common())
+        if isinstance(cast, TrainedTextCast):
+            return (
+                f"the simulator that learns says nothing that can be used ({reasons}); start from a larger model, or "
+                "lower simulator.learning_rate"
+            )
+        tries = f"{self.config.text.retries + 1} times in a row"
+        if self.config.simulator.kind == "verbalized":
+            return (
+                f"{tries} no list of the verbalized simulator could be read ({reasons}); set text.grammar to true, or "
+                "text.simulator_model to a larger one"
+            )
+        return (
+            f"{tries} the simulator said nothing that can be used ({reasons}); switch the thoughts of its model off, "
+            "raise text.reply_tokens, or set text.simulator_model to another one"
+        )
 
     def converse(
         self, policy: SeatModel, keys: RowKeys, partner: Partner, about: list[str], names: list[str], split: Split
@@ -135,6 +151,9 @@ class TextScene:
         Args:
             partner: seats the simulators of these rows under their system prompts.
             about: what each row's simulator is told of its person; ``names[i]`` is its name.
+
+        Raises:
+            ScopeError: no simulator's model can read even its first chat.
         """
         drawn = keys.by_group() if split == "train" else keys
         numbers = draw_tasks(self.task.count(split), drawn)
@@ -148,6 +167,11 @@ class TextScene:
         rollouts = run_episodes(episodes, seat, simulators, keys, names, limit)
         if self._vllm:
             self._vllm.rest()
+        if all(r.outcome == CONTEXT and not r.replies for r in rollouts):
+            raise ScopeError(
+                "no simulator can read its prompt and the first message: set text.simulator_model to a model with a "
+                "longer context, or lower text.reply_tokens"
+            )
         return rollouts
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float | None]:
