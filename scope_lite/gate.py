@@ -51,7 +51,7 @@ THOUGHT = re.compile(
 _MARKUP = re.compile(
     r"</?[a-z_][\w:.=-]*(?:\s[^<>]*)?/?>|<\|[^<>]*\|?>|<[^<>]*\|>|◁[^▷]*▷|(?-i:\[/?[A-Z][A-Z_]{2,}\])", re.IGNORECASE
 )
-_FRAGMENT = re.compile(r"(?:<(?!3)[|/]*[^<>\n]{0,40}|\[/?\w{0,14}|◁[^▷]*)\Z")
+_FRAGMENT = re.compile(r"(?:<(?!3)[|/]*[^<>\n]{0,40}|\[/?\w{0,14}|◁[^▷]*|&\w*)\Z")
 """markup that a cut may have left in part"""
 _THINKS = re.compile(
     r"\A[\W_]*(?:my |inner |internal )?(?:thoughts?|thinking|reasoning|analysis|monologue)(?: process)?[*_ ]*:", re.I
@@ -66,11 +66,14 @@ _BEGINS = r"(?:\A|\n|[.!?…\"'”’)\]*]\s+)[\W_]{0,6}"
 """a line or a sentence, with the marks that may stand before a label"""
 _LABEL = re.compile(
     rf"{_BEGINS}(?:{'|'.join(_PARTNERS)})(?: ?\d+)?[\W_]{{0,4}}:"
+    rf"|(?-i:\b(?:{'|'.join(name.title() for name in _PARTNERS)}):\s)"
     r"|^\W*#+ *(?:instruction|response|input)\b|[\"']role[\"']\s*:",
     re.IGNORECASE | re.MULTILINE,
 )
 _HEADER = re.compile(rf"^[\W_]{{0,6}}(?:{'|'.join(_PARTNERS)}|model)[\W_]{{0,4}}$", re.IGNORECASE | re.MULTILINE)
 _OWN_LABEL = re.compile(rf"{_BEGINS}(?:{_OWN})[*_ ]*:", re.IGNORECASE)
+_LAST = re.compile(r"(?:\A|\n|[.!?…]\s)[\W_]*(?P<word>\w[\w ]*|)[\"*_ ]{0,4}\Z")
+"""a last line or sentence of a few words"""
 
 
 class Said(NamedTuple):
@@ -112,9 +115,10 @@ def after_thoughts(text: str) -> str | None:
     marks = list(THOUGHT.finditer(text))
     if not marks:
         return text
+    opened = sum(bool(mark["open"]) for mark in marks)
     before = [text[: marks[0].start()]] if marks[0]["open"] else []
     before += [text[a.end() : b.start()] for a, b in pairwise(marks) if b["open"] and not a["open"]]
-    if marks[-1]["open"] or any(words.strip() for words in before):
+    if marks[-1]["open"] or opened > len(marks) - opened or any(words.strip() for words in before):
         return None
     return text[marks[-1].end() :]
 
@@ -147,5 +151,7 @@ def _plays_others(plain: str, finished: bool) -> bool:
     alone = "\n" not in plain and plain.casefold() not in _CHAT_ROLES
     if _LABEL.search(plain) or (headers and not alone) or len(_OWN_LABEL.findall(plain)) > 1:
         return True
-    last = plain.rpartition("\n")[2].casefold()
-    return not finished and bool(last) and any(role.startswith(last) for role in _PARTNERS)
+    # what a cut has left of a label, marks before it or in its place
+    last = _LAST.search(plain)
+    begun = last["word"].strip().casefold() if last else "-"
+    return not finished and any(name.startswith(begun) for name in (*_PARTNERS, "role"))

@@ -212,9 +212,9 @@ def play(
 
     Returns:
         One row per dialogue, turn and reply: dialogue, situation, turn, reply, partner (the line answered), text,
-        failure (why there is no text: ``gate.REASONS``), thought (whether it thought aloud), raw (the whole reply, if it is
-        more than its text), finished, tokens_written and tokens_read (NaN where the engine does not tell). The
-        first reply with a text goes on; a dialogue ends with the turn where that says STOP, or where there is none.
+        failure (why there is no text: ``gate.REASONS``), thought (whether it thought aloud), raw (the whole reply if it
+        is more), finished, tokens_written and tokens_read (NaN where the engine does not tell). The first reply with a
+        text goes on; a dialogue ends with the turn where that says STOP, or where there is none.
 
     Raises:
         ScopeError: no situations, or fewer than two replies a history.

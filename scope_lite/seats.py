@@ -126,7 +126,9 @@ def newest_said(model: SeatModel, transcript: Transcript, tokens: int) -> Said:
     """What a model's newest message says, its control tokens read as text."""
     ids = transcript.ids[transcript.newest]
     finished = bool(ids) and ids[-1] in model.stop_ids
-    return heard(model.tokenizer.decode(ids[:-1] if finished else ids).strip(), finished, tokens)
+    text = model.tokenizer.decode(ids[:-1] if finished else ids)
+    # a character that the limit cut in two is no reason to lose the dialogue: nobody is asked again here
+    return heard((text if finished else text.rstrip("\ufffd")).strip(), finished, tokens)
 
 
 class GatedSeat:

@@ -116,23 +116,33 @@ def grammar(candidates: int = 5, characters: int = 60) -> str:
     return Template(GRAMMAR).substitute(more=candidates - 1, characters=characters)
 
 
+Outcome = VerbalizedDistribution | VerbalizedParseError
+
+
 def read_outputs(
-    outputs: Iterable[str], candidates: int = 5, strict: bool = False, tokens: int | None = None
-) -> tuple[list[VerbalizedDistribution | VerbalizedParseError], ParseAccount]:
+    outputs: Iterable[str], candidates: int = 5, strict: bool = False
+) -> tuple[list[Outcome], ParseAccount]:
     """Parse many outputs; return one outcome each, in order, and the account. Nothing is dropped or replaced."""
     account = ParseAccount()
-    outcomes: list[VerbalizedDistribution | VerbalizedParseError] = []
-    for output in outputs:
-        try:
-            outcome: VerbalizedDistribution | VerbalizedParseError = parse(output, candidates, strict, tokens)
-        except VerbalizedParseError as error:
-            outcome = error
+    outcomes = [read_output(output, candidates, strict) for output in outputs]
+    for outcome in outcomes:
         account.add(outcome)
-        outcomes.append(outcome)
     return outcomes, account
 
 
-def parse(output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None) -> VerbalizedDistribution:
+def read_output(
+    output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None, finished: bool = True
+) -> Outcome:
+    """What :func:`parse` gives, or why it gives nothing."""
+    try:
+        return parse(output, candidates, strict, tokens, finished)
+    except VerbalizedParseError as error:
+        return error
+
+
+def parse(
+    output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None, finished: bool = True
+) -> VerbalizedDistribution:
     """Read one output as a distribution over replies; what is thought aloud before it is passed over.
 
     Strict: the whole output is one JSON list of exactly ``candidates`` objects with exactly the keys "text" and
@@ -142,6 +152,8 @@ def parse(output: str, candidates: int = 5, strict: bool = False, tokens: int | 
 
     Args:
         tokens: the most that a candidate was to have; None: no limit.
+        finished: whether the output ended by itself. One that was cut is read only if it is a whole list: what stands
+            in running text may be a draft of the list that was to come.
 
     Raises:
         VerbalizedParseError: nothing else, whatever the output.
@@ -154,6 +166,8 @@ def parse(output: str, candidates: int = 5, strict: bool = False, tokens: int | 
     exact = _load(output)
     if strict and not isinstance(exact, list):
         raise VerbalizedParseError("no_list" if "[" not in output else "bad_json")
+    if not finished and exact is None:
+        raise VerbalizedParseError("bad_json")
     items = exact if isinstance(exact, list) else _find_list(output, exact, repairs)
     if len(items) != candidates:
         if strict or len(items) < 2:

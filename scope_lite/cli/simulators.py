@@ -43,7 +43,6 @@ def simulator_report(
     played = _situations(scenarios, dialogues)
     from scope_lite import health
     from scope_lite.engines.api import open_sampler
-    from scope_lite.engines.chat import chat_ids
     from scope_lite.engines.generate import SamplingConfig, TextSampler
     from scope_lite.engines.reply_cache import ReplyCache
     from scope_lite.paths import cache_folder
@@ -55,7 +54,7 @@ def simulator_report(
         rows = health.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
-            lambda chat: len(chat_ids(local.loaded.tokenizer, chat)) if local else math.nan,
+            lambda chat: len(local.read_ids(chat)) if local else math.nan,
             lambda turn, turns: bar.update(1),
             max_new_tokens,
         )

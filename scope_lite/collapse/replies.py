@@ -32,7 +32,7 @@ from scope_lite.collapse.samples import (
 )
 from scope_lite.errors import ScopeError
 from scope_lite.gate import hear, readable
-from scope_lite.verbalized import VerbalizedParseError, read_outputs
+from scope_lite.verbalized import VerbalizedParseError, read_output
 
 if TYPE_CHECKING:
     from scope_lite.engines.reply_cache import Reply
@@ -117,10 +117,9 @@ def verbalized_rows(
 
     An output that can't be read keeps its row, with no text and the reason in ``failure``: nothing stands in for it.
     """
-    flat = [(h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)]
-    outcomes, _ = read_outputs([output.text for _, _, output in flat], candidates, tokens=tokens)
     rows = []
-    for (h, i, output), outcome in zip(flat, outcomes, strict=True):
+    for h, i, output in ((h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)):
+        outcome = read_output(output.text, candidates, tokens=tokens, finished=output.finished)
         row: dict[str, Any] = {"condition": condition, "history": h, "reply": i, "text": None, "failure": ""}
         if isinstance(outcome, VerbalizedParseError):
             row["failure"] = output.failure or outcome.reason

@@ -108,12 +108,17 @@ class TextSampler:
             progress: called with (histories done, histories in all) after each batch.
 
         Raises:
-            ScopeError: fewer than one reply asked for.
+            ScopeError: fewer than one reply asked for, or replies longer than the model's context.
         """
         config = config or SamplingConfig()
         if replies < 1:
             raise ScopeError(f"replies must be at least 1, got {replies}")
-        prompts = [chat_ids(self.loaded.tokenizer, history) for history in histories]
+        if self.context and config.max_new_tokens >= self.context:
+            raise ScopeError(
+                f"{config.max_new_tokens} new tokens leave no room for a history in the {self.context} tokens of "
+                f"{self.loaded.name}: lower max_new_tokens"
+            )
+        prompts = [self.read_ids(history) for history in histories]
         fit = [self._fits(prompt, config.max_new_tokens) for prompt in prompts]
         keys = [self._key(prompt, config) if fits else "" for prompt, fits in zip(prompts, fit, strict=True)]
         done = {key: (self.cache.get(key) if self.cache else []) for key in keys if key} | {"": [OUTGROWN] * replies}
@@ -133,16 +138,20 @@ class TextSampler:
         """How many replies to each history the cache holds."""
         if not self.cache:
             return [0] * len(histories)
-        prompts = [chat_ids(self.loaded.tokenizer, history) for history in histories]
+        prompts = [self.read_ids(history) for history in histories]
         return [len(self.cache.get(self._key(prompt, config))) for prompt in prompts]
 
+    def read_ids(self, history: Sequence[Message]) -> list[int]:
+        """The token ids that the model reads for ``history``, however many."""
+        return chat_ids(self.loaded.tokenizer, history)
+
     def prompt_ids(self, history: Sequence[Message], room: int) -> list[int]:
-        """The token ids that the model reads for ``history``.
+        """The same.
 
         Raises:
             ScopeError: history and ``room`` new tokens do not fit the model's context.
         """
-        ids = chat_ids(self.loaded.tokenizer, history)
+        ids = self.read_ids(history)
         if not self._fits(ids, room):
             raise ScopeError(
                 f"a history of {len(ids)} tokens and {room} new ones exceed the {self.context} tokens of "

@@ -71,7 +71,7 @@ class Voice:
 
     def read(self, reply: Reply) -> VerbalizedDistribution:
         """The list in a reply; raises as :func:`verbalized.parse` does."""
-        return parse(reply.text, self.candidates or 0, tokens=self.reply_tokens)
+        return parse(reply.text, self.candidates or 0, tokens=self.reply_tokens, finished=reply.finished)
 
 
 class PromptedSeat:
