@@ -51,7 +51,9 @@ THOUGHT = re.compile(
 _MARKUP = re.compile(
     r"</?[a-z_][\w:.=-]*(?:\s[^<>]*)?/?>|<\|[^<>]*\|?>|<[^<>]*\|>|◁[^▷]*▷|(?-i:\[/?[A-Z][A-Z_]{2,}\])", re.IGNORECASE
 )
-_FRAGMENT = re.compile(r"(?:<(?!3)[|/]*[^<>\n]{0,40}|\[/?\w{0,14}|◁[^▷]*|&\w*)\Z")
+_FRAGMENT = re.compile(
+    r"(?:<(?!3)\s?[|/]*\s?[a-z_:.|-]*|</?[a-z]\w*\s[^<>\n]{0,40}|\[/?\w{0,14}|◁[^▷]*|&\w*)\Z", re.IGNORECASE
+)
 """markup that a cut may have left in part"""
 _THINKS = re.compile(
     r"\A[\W_]*(?:my |inner |internal )?(?:thoughts?|thinking|reasoning|analysis|monologue)(?: process)?[*_ ]*:", re.I
