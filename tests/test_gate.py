@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_chat_text import messages, opened, said_by
+from test_chat_text import play as talk_with
 from test_text_cotraining import open_cast, play
 from test_text_generate import CHATS, tiny
 from test_text_simulators import KEYS, speak
@@ -28,6 +30,7 @@ from test_text_training import (  # noqa: F401  (fixtures)
 
 from benchmarks import fuzz_replies
 from scope_lite import collapse
+from scope_lite.chat import TRAINING, speakers
 from scope_lite.engines.generate import OUTGROWN, SamplingConfig, TextSampler
 from scope_lite.engines.reply_cache import Reply, ReplyCache
 from scope_lite.episodes import CONTEXT, Unsaid
@@ -284,3 +287,32 @@ def test_the_credit_of_a_group_is_centred_without_what_does_not_count(model):  #
     others = torch.tensor([r.reward for r in rollouts[4:]])
     expected = torch.cat([(part - part.mean()) ** 2 for part in (rewards, others)]).mean().item()
     assert paid == pytest.approx(expected, abs=1e-6)
+
+
+# -- talks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", ["", "<think>I would", "\ud83d", "Sure.\nuser\nWhy?"])
+def test_a_simulator_that_says_nothing_usable_ends_the_talk_and_is_never_heard(bad, model, scripted):  # noqa: F811
+    scripted(bad)
+    talk = talk_with(opened(model), "plain")
+    assert talk.ending and talk.ending.outcome.said == FAILED and "does not count" in talk.transcript
+    assert said_by(talk, "plain") == [] and talk.ending.reward == 0
+    scripted(bad, NO)
+    talk = talk_with(opened(model, text={"retries": 40}), "plain", alternatives=6)
+    assert set(said_by(talk, "plain")) == {NO}
+    assert all(set(m.probabilities) == {NO} for m in messages(talk) if m.speaker == "plain")
+
+
+def test_a_simulator_whose_model_cannot_read_more_ends_the_talk_in_a_sentence(model, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(Scripted, "sample", lambda self, chats, n, config=None: [[OUTGROWN] * n for _ in chats])
+    monkeypatch.setattr(TextScene, "_sampler", lambda scene, model: Scripted())
+    talk = talk_with(opened(model), "plain")
+    assert talk.ending and talk.ending.outcome.said == CONTEXT and "outgrew" in talk.ending.outcome.sentence
+
+
+def test_a_learning_simulator_that_says_nothing_usable_ends_the_talk(model, monkeypatch):  # noqa: F811
+    policy = opened(model, "cotraining")
+    monkeypatch.setattr(speakers, "newest_said", lambda *_: Said("", "markup"))
+    talk = talk_with(policy, TRAINING)
+    assert talk.ending and talk.ending.outcome.said == FAILED and said_by(talk, TRAINING) == []
