@@ -36,6 +36,7 @@ from scope_lite.engines.reply_cache import Reply, ReplyCache
 from scope_lite.episodes import CONTEXT, Unsaid
 from scope_lite.errors import ScopeError
 from scope_lite.gate import REASONS, Said, heard
+from scope_lite.learner import Learner
 from scope_lite.records import FAILED
 from scope_lite.scenes.prompted import PromptedSeat, Voice
 from scope_lite.scenes.text import TextScene
@@ -204,17 +205,22 @@ def test_a_table_keeps_what_failed_and_measures_the_rest(tmp_path) -> None:  # t
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("", "empty 32"),
-        ("<think>I give 50", "thought 32"),
-        ("No \ud83d", "broken 32"),
-        (f"{YES}\nuser\n{NO}", "role 32"),
+        ("", "empty"),
+        ("<think>I give 50", "thought"),
+        ("No \ud83d", "broken"),
+        (f"{YES}\nuser\n{NO}", "role"),
     ],
 )
 def test_a_run_whose_simulator_says_nothing_usable_stops_with_one_line(line, told, model, scripted, tmp_path):  # noqa: F811
     scripted(line)
-    with pytest.raises(ScopeError, match="4 times in a row") as caught:
-        train(config_of(model, steps=1), tmp_path)
-    assert told in str(caught.value) and "\n" not in str(caught.value)
+    config = config_of(model, steps=1)
+    with pytest.raises(ScopeError, match=r"the evaluation at step 0 counts: 4 times in a row") as caught:
+        train(config, tmp_path)
+    assert f"({told} 12)" in str(caught.value) and "\n" not in str(caught.value)
+    scene = TextScene(config)
+    learner = Learner(scene.policy_model(), config, seed=0)
+    with pytest.raises(ScopeError, match=rf"step 1 counts: .* \({told} 32\)"):
+        scene.play(learner.model, scene.cast(learner), KEYS)
 
 
 def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scripted, tmp_path):  # noqa: F811
@@ -222,7 +228,7 @@ def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scri
     folder = train(config_of(model, steps=1, text={"reply_tokens": 20, "retries": 1}), tmp_path)
     last = rows_of(folder)[-1]
     assert last["reward"] == 0 and last["outcome/given"] == 0 and 0 < last[f"outcome/{FAILED}"] < 1
-    assert last["simulator/refused/empty"] > 0 < last["simulator/refused/broken"]
+    assert last["simulator/refused/empty"] > 0 < last["simulator/refused/broken"] and last["panel/refused"] > 0
     assert last["simulator/refused"] == pytest.approx(
         last["simulator/refused/empty"] + last["simulator/refused/broken"]
     )

@@ -214,6 +214,6 @@ class PromptedSeat:
         return found
 
 
-def shares(name: str, reasons: Counter[str], of: int) -> dict[str, float | None]:
+def shares(name: str, reasons: Counter[str], of: int) -> dict[str, float]:
     """``name``: what failed of so many, and ``name/<reason>`` for each reason that occurred."""
     return {name: reasons.total() / of, **{f"{name}/{reason}": reasons[reason] / of for reason in sorted(reasons)}}

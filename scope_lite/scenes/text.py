@@ -8,6 +8,7 @@ run's simulator model or one of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -120,28 +121,32 @@ class TextScene:
     def play(self, policy: SeatModel, cast: TextCast | TrainedTextCast, keys: RowKeys) -> Played:
         names, about = cast.roles(keys)
         rollouts = self.converse(policy, keys, cast.seat, about, names, "train")
-        if not any(r.counts for r in rollouts):
-            raise ScopeError(f"no dialogue of step {keys.step} counts: {self._why(cast)}")
+        self.require_counted(rollouts, f"step {keys.step}", cast.failures(), self.config.simulator.kind)
         return Played(rollouts, None)
 
-    def _why(self, cast: TextCast | TrainedTextCast) -> str:
-        """Why no dialogue counts, and what to do."""
-        reasons = ", ".join(f"{reason} {count}" for reason, count in cast.failures().most_common())
-        if isinstance(cast, TrainedTextCast):
-            return (
-                f"the simulator that learns says nothing that can be used ({reasons}); start from a larger model, or "
-                "lower simulator.learning_rate"
-            )
+    def require_counted(self, rollouts: list[Rollout], when: str, failures: Counter[str], kind: str = "") -> None:
+        """Refuse to go on where nothing was measured.
+
+        Raises:
+            ScopeError: no dialogue counts; says why, and what to do about a simulator of this ``kind``.
+        """
+        if any(r.counts for r in rollouts):
+            return
+        reasons = ", ".join(f"{reason} {count}" for reason, count in failures.most_common())
         tries = f"{self.config.text.retries + 1} times in a row"
-        if self.config.simulator.kind == "verbalized":
-            return (
+        if kind in ("trained", "self"):
+            why = f"the simulator that learns says nothing that can be used ({reasons}); start from a larger model"
+        elif kind == "verbalized":
+            why = (
                 f"{tries} no list of the verbalized simulator could be read ({reasons}); set text.grammar to true, or "
                 "text.simulator_model to a larger one"
             )
-        return (
-            f"{tries} the simulator said nothing that can be used ({reasons}); switch the thoughts of its model off, "
-            "raise text.reply_tokens, or set text.simulator_model to another one"
-        )
+        else:
+            why = (
+                f"{tries} the simulator said nothing that can be used ({reasons}); switch the thoughts of its model "
+                "off, raise text.reply_tokens, or set text.simulator_model to another one"
+            )
+        raise ScopeError(f"no dialogue of {when} counts: {why}")
 
     def converse(
         self, policy: SeatModel, keys: RowKeys, partner: Partner, about: list[str], names: list[str], split: Split

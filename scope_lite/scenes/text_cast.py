@@ -139,6 +139,8 @@ class TextPanel:
 
     def __init__(self, scene: TextScene, seen: set[str]):
         self.scene, self.seen, self.members = scene, seen, scene.members
+        self._newest: PromptedSeat | None = None
+        """the simulators of the newest evaluation"""
 
     def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:
         """``dialogues`` rollouts with each member, members in the panel's order."""
@@ -151,13 +153,21 @@ class TextPanel:
         names = [m.name for m in playing]
 
         def seat(rows: RowKeys, systems: list[str]) -> PromptedSeat:
-            return PromptedSeat([voices[name] for name in names], systems, rows, "panel")
+            self._newest = PromptedSeat([voices[name] for name in names], systems, rows, "panel")
+            return self._newest
 
-        return self.scene.converse(policy, keys, seat, about, names, "test")
+        rollouts = self.scene.converse(policy, keys, seat, about, names, "test")
+        assert self._newest is not None
+        self.scene.require_counted(rollouts, f"the evaluation at step {step}", self._newest.failures())
+        return rollouts
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
-        """Mean reward by member, and over the seen and the unseen ones."""
-        return member_rewards(rollouts, [m.name for m in self.members], self.seen)
+        """Mean reward by member, and over the seen and the unseen ones; what did not pass the gate, if anything."""
+        rewards = member_rewards(rollouts, [m.name for m in self.members], self.seen)
+        if not self._newest or not self._newest.refused:
+            return rewards
+        refused = self._newest.refused
+        return rewards | shares("panel/refused", refused, len(self._newest.direct) + refused.total())
 
 
 def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:
