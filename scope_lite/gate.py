@@ -7,7 +7,7 @@ its token limit, which is common with small models, and what stands after a clos
 
 The patterns are made to be read and argued with. They would rather refuse a reply than say what was not meant, so a
 person's unusual words (a tag, the label of a role) are refused, too. Of the 10,332 human persuadees' turns in P4G they
-refuse none, of SmolLM2's 4,608 direct replies to such histories at temperature 1 they refuse 1 in 250.
+refuse none, of SmolLM2's 2,816 direct replies to such histories at temperature 1 (notebook 02) nine.
 """
 
 from __future__ import annotations
