@@ -87,16 +87,22 @@ class TrainedSimulator:
         return RoutedSeat([(mine, seat(model, mine)) for model, mine in zip(self.pool, rows, strict=True) if len(mine)])
 
     def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
-        """One update on the batch, then a snapshot if it is time for one."""
-        rewards = torch.tensor([r.reward for r in rollouts]).view(-1, self.config.group_size)
+        """One update on the batch, then a snapshot if it is time for one; what does not count teaches nothing."""
+        counted = [r for r in rollouts if r.counts]
+        missing = torch.tensor([not r.counts for r in rollouts]).view(-1, self.config.group_size)
+        rewards = torch.tensor([r.reward for r in rollouts]).view_as(missing)
+        if missing.any():  # the mean of a group is that of the others
+            known = rewards.masked_fill(missing, torch.nan)
+            rewards = torch.where(missing, known.nanmean(dim=1, keepdim=True), rewards)
         # a dialogue that ended before the simulator said a word has nothing to train
-        spoke = [i for i, r in enumerate(rollouts) if r.simulator_transcript and any(r.simulator_transcript.generated)]
+        spoke = [i for i, r in enumerate(rollouts) if r.counts and (t := r.simulator_transcript) and any(t.generated)]
         transcripts = [t for i in spoke if (t := rollouts[i].simulator_transcript)]
         if self.settings.reward == "disagreement":
             credit = torch.zeros(len(rollouts)).index_put((torch.tensor(spoke),), self._surprise(transcripts))
             credit = credit.view_as(rewards)
         else:
             credit = SIMULATOR_REWARDS[self.settings.reward](rewards, keys)
+        credit = credit.masked_fill(missing, torch.nan)
         advantages = group_advantages(credit, scale=self.config.scale_advantages).view(-1)
         update = self.learner.update(transcripts, advantages[spoke], behaviour=self._behaviour())
         if self.settings.pool_size > 1 and step % self.settings.cadence == 0:
@@ -105,9 +111,9 @@ class TrainedSimulator:
         kept = ("entropy", "kl", "clip_ratio", "ratio_mean")
         return {
             **{f"simulator/{name}": update[name] for name in kept},
-            "simulator/reward": credit.mean().item(),
+            "simulator/reward": credit[~missing].mean().item(),
             "simulator/pool": int((self.weights() > 0).sum()),
-            **variance_split([r.reward for r in rollouts], [r.acts for r in rollouts]),
+            **variance_split([r.reward for r in counted], [r.acts for r in counted]),
         }
 
     def _behaviour(self) -> Literal["current", "sampled"]:

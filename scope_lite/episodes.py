@@ -10,7 +10,7 @@ row's own count of messages, and its random numbers do not depend on the rest of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Int
@@ -24,6 +24,12 @@ TEXT = ""
 """the kind of message that any token may stand in"""
 CONTEXT = "context"
 """outcome of an episode that outgrew a model's context"""
+
+
+class Unsaid(NamedTuple):
+    """In the place of a message where a seat could give none; it ends the episode."""
+
+    outcome: str = FAILED
 
 
 class Episode(Protocol):
@@ -67,8 +73,8 @@ class EpisodeSeat(Protocol):
 
     def hear(self, messages: Sequence[str | None]) -> None: ...
 
-    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> Sequence[str | None]:
-        """One message from each of ``rows``; None where it could give none, which ends that episode uncounted."""
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> Sequence[str | Unsaid]:
+        """One message from each of ``rows``, or how the episode ends because there is none."""
         ...
 
     @property
@@ -169,7 +175,7 @@ def _speak(
     living = [i for i in rows if episodes[i].next_seat]
     if living:
         for i, message in zip(living, seat.speak(round_, TEXT, np.array(living)), strict=True):
-            if message is None:
-                episodes[i].stop(FAILED)
+            if isinstance(message, Unsaid):
+                episodes[i].stop(message.outcome)
             else:
                 episodes[i].take(message)

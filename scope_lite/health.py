@@ -1,10 +1,12 @@
-"""Health of a text simulator: twelve measures of its replies in short dialogues, each held against a stated threshold.
+"""Health of a text simulator: measures of its replies in short dialogues, each held against a stated threshold.
 
 The simulator plays the users of some scenarios against a partner who says the same lines to everyone
-(:func:`play`). At every turn several replies are drawn; the first continues the dialogue. :func:`measure` turns the
-replies into numbers, one per dialogue, and :func:`report` into means with intervals and a reading. Dialogues are the
-independent units: turns of one dialogue share their beginning. The detectors are plain word patterns, made to be read
-and argued with; they find the blatant cases and miss the subtle.
+(:func:`play`). At every turn several replies are drawn; the first that can be used continues the dialogue. What does
+not pass the gate (``scope_lite.gate``) has rows of its own, and the other measures are of the rest: a simulator that
+says nothing is not measured, not collapsed. :func:`measure` turns the replies into numbers, one per dialogue, and
+:func:`report` into means with intervals and a reading. Dialogues are the independent units: turns of one dialogue share
+their beginning. The detectors are plain word patterns, made to be read and argued with; they find the blatant cases and
+miss the subtle.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import pandas as pd
 from scope_lite.collapse import OPENING_WORDS, clustered_interval, distinct_n, measure_replies, normalise_reply
 from scope_lite.errors import ScopeError
 from scope_lite.escaping import for_markdown
+from scope_lite.gate import REASONS, hear, readable
 from scope_lite.prompts import Message, persuadee, persuadee_chat, scripted_agent, user_simulator, user_simulator_chat
 from scope_lite.stats import share_interval
 from scope_lite.tasks.tau2 import Scenario
@@ -35,6 +38,13 @@ LEAK_WORDS = 7
 """So many words in a row from the instructions count as leaked (no human turn of P4G has them; 6 would find one)."""
 ECHO_WORDS = 7
 """So many words in a row of the partner's, word for word, count as a reversed role."""
+
+GATE = {
+    "context": "outgrown context", "empty": "empty replies", "thought": "thoughts aloud", "broken": "broken characters",
+    "markup": "template markup", "role": "both parts played", "too_long": "far too long",
+}  # fmt: skip
+"""Labels of the gate's reasons."""
+VARIETY = ("entropy", "mode_share", "distinct_1", "distinct_2")
 
 SUPPORT_TALK = re.compile(
     r"how (?:can|may) i (?:help|assist) you"
@@ -158,6 +168,9 @@ def measures(replies: int) -> tuple[Measure, ...]:
         Measure("refusal", "refusals", "replies of a model that will not play the user", 0.02),
         Measure("cut_off", "cut off", "replies cut at the token limit: the other measures see only their beginning",
                 0.05),
+        Measure("unusable", "unusable replies", "for the reasons below; the other measures are of the rest", 0.05),
+        *(Measure(reason, label, "thoughts, cut out or refused" if reason == "thought" else REASONS[reason], 0.02)
+          for reason, label in GATE.items()),
         Measure("tokens_written", "cost: tokens written", "a reply; the prompt asks for one or two short sentences",
                 60.0, False, "tokens"),
         Measure("tokens_read", "cost: tokens read", "prompt of one history; with a shared prefix it is read once for "
@@ -187,6 +200,7 @@ def play(
     sample: Callable[[list[list[Message]]], list[list[Reply]]],
     count_read: Callable[[list[Message]], float] = lambda chat: math.nan,
     turn_done: Callable[[int, int], None] = lambda turn, turns: None,
+    tokens: int | None = None,
 ) -> pd.DataFrame:
     """Let the simulator play every user against the scripted partner.
 
@@ -195,11 +209,13 @@ def play(
         sample: some replies, at least two, to each of the given chats.
         count_read: tokens of a chat, if the engine tells.
         turn_done: called with (turns played, turns in all).
+        tokens: the most that a reply was to have; None: no limit.
 
     Returns:
         One row per dialogue, turn and reply: dialogue, situation, turn, reply, partner (the line answered), text,
-        finished, tokens_written and tokens_read (NaN where the engine does not tell). Reply 0 goes on; a dialogue ends
-        with the first turn whose reply 0 says STOP.
+        failure (why there is no text: ``gate.REASONS``), thought (whether it thought aloud), raw (the whole reply if it
+        is more), finished, tokens_written and tokens_read (NaN where the engine does not tell). The first reply with a
+        text goes on; a dialogue ends with the turn where that says STOP, or where there is none.
 
     Raises:
         ScopeError: no situations, or fewer than two replies a history.
@@ -210,18 +226,20 @@ def play(
     said: dict[int, list[str]] = {dialogue: [] for dialogue in range(len(situations))}
     rows = []
     for turn, line in enumerate(script.lines):
-        going = [d for d, words in said.items() if not any(stops(word, script) for word in words[1::2])]
+        going = [d for d, words in said.items() if not any(not w or stops(w, script) for w in words[1::2])]
         chats = [script.chat(situations[d].about, [*said[d], line]) for d in going]
         for d, chat, replies in zip(going, chats, sample(chats) if chats else [], strict=True):
             if len(replies) < 2:
                 raise ScopeError("one reply cannot be compared with the others: draw at least two a history")
-            read = count_read(chat)
+            read, heard = count_read(chat), [hear(reply, tokens) for reply in replies]
             rows += [
                 {"dialogue": d, "situation": situations[d].name, "turn": turn, "reply": i, "partner": line,
-                 "text": reply.text, "finished": reply.finished, "tokens_written": _length(reply), "tokens_read": read}
-                for i, reply in enumerate(replies)
+                 "text": one.words, "failure": one.failure, "thought": one.thought,
+                 "raw": readable(reply.text) if one.failure or one.thought else "",
+                 "finished": reply.finished, "tokens_written": _length(reply), "tokens_read": read}
+                for i, (reply, one) in enumerate(zip(replies, heard, strict=True))
             ]  # fmt: skip
-            said[d] += [line, replies[0].text]
+            said[d] += [line, next((one.words for one in heard if one.words), "")]
         turn_done(turn + 1, len(script.lines))
     return pd.DataFrame(rows)
 
@@ -262,14 +280,16 @@ def measure(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame
     for dialogue, part in rows.groupby("dialogue"):
         situation = situations[int(dialogue)]
         means = pd.DataFrame([_history(h, situation) for _, h in part.groupby("turn")]).mean().to_dict()
-        never = _never_stops(part[part["reply"] == 0], situation.script)
+        never = _never_stops(part[part["failure"] == ""].groupby("turn").first().reset_index(), situation.script)
         table.append({"dialogue": dialogue, **means, "never_stops": never})
     return pd.DataFrame(table)
 
 
 def _never_stops(path: pd.DataFrame, script: Script) -> float:
-    stopped = path["text"].map(lambda text: stops(text, script))
+    stopped = path["text"].map(lambda text: stops(text, script)).astype(bool)
     if not script.stop or stopped[path["turn"] < script.done].any():
+        return math.nan
+    if not stopped.any() and len(path) < len(script.lines):  # it fell silent before the goodbye
         return math.nan
     return float(not stopped.any())
 
@@ -287,6 +307,8 @@ def report(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
         without threshold), settled (whether the interval lies on one side of the threshold), definition.
     """
     values = measure(rows, situations)
+    usable = int((rows["failure"] == "").sum())
+    of = "" if usable == len(rows) else f"; of the {usable} of {len(rows)} replies that can be used"
     table = []
     for m in measures(int(rows.groupby(["dialogue", "turn"]).size().max())):
         seen = values[m.key].dropna()
@@ -295,7 +317,7 @@ def report(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
         reading, settled = _reading(m, mean, low, high)
         table.append({"key": m.key, "measure": m.label, "value": mean, "low": low, "high": high, "unit": m.unit,
                       "dialogues": len(seen), "threshold": m.threshold, "good_if": m.good_if, "reading": reading,
-                      "settled": settled, "definition": m.definition})  # fmt: skip
+                      "settled": settled, "definition": m.definition + of * (m.key in VARIETY)})  # fmt: skip
     return pd.DataFrame(table)
 
 
@@ -318,9 +340,11 @@ def as_markdown(table: pd.DataFrame, title: str) -> str:
 
 
 def _history(part: pd.DataFrame, situation: Situation) -> dict[str, float]:
-    """The measures of one history's replies."""
-    texts, turn, script = part["text"].tolist(), int(part["turn"].iloc[0]), situation.script
-    opening, few = measure_replies(texts, OPENING_WORDS), texts[:DISTINCT_REPLIES]
+    """The measures of one history's replies; of their variety only where most of them, and two, can be used."""
+    usable, turn, script = part[part["failure"] == ""], int(part["turn"].iloc[0]), situation.script
+    texts = usable["text"].tolist()
+    compared = texts if len(texts) > 1 and 2 * len(texts) >= len(part) else []
+    opening, few = measure_replies(compared, OPENING_WORDS), compared[:DISTINCT_REPLIES]
     return {
         "entropy": opening.entropy,
         "mode_share": opening.mode_share,
@@ -330,7 +354,10 @@ def _history(part: pd.DataFrame, situation: Situation) -> dict[str, float]:
         "leaked": _share(leaks(text, situation) for text in texts),
         "early_stop": _share(stops(text, script) for text in texts) if script.stop and turn < script.done else math.nan,
         "refusal": _share(refuses(text) for text in texts),
-        "cut_off": 1 - float(part["finished"].mean()),
+        "cut_off": 1 - float(usable["finished"].mean()),
+        **{reason: float((part["failure"] == reason).mean()) for reason in GATE},
+        "unusable": float((part["failure"] != "").mean()),
+        "thought": float(part["thought"].mean()),
         "tokens_written": float(part["tokens_written"].mean()),
         "tokens_read": float(part["tokens_read"].mean()),
     }
@@ -343,7 +370,8 @@ def _length(reply: Reply) -> float:
 
 
 def _share(flags: Iterable[bool]) -> float:
-    return float(np.mean(list(flags)))
+    values = list(flags)
+    return float(np.mean(values)) if values else math.nan
 
 
 def _runs(texts: Sequence[str], length: int) -> set[tuple[str, ...]]:

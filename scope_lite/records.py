@@ -29,6 +29,14 @@ class Transcript:
     choices: list[int] = field(default_factory=list)
     """which set of allowed tokens the sample was drawn from; 0 is the whole vocabulary"""
 
+    @property
+    def newest(self) -> slice:
+        """Where this seat's newest message stands, with the token that ended it."""
+        start = len(self.ids)
+        while start and self.generated[start - 1]:
+            start -= 1
+        return slice(start, len(self.ids))
+
     def read(self, ids: list[int]) -> None:
         """Append tokens that this seat did not choose: prompt, markup, the other seat's words."""
         self.ids += ids

@@ -93,8 +93,8 @@ def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> d
     meets any variance target, and all of it is unexplained.
 
     Returns:
-        ``simulator/variance`` and ``simulator/unexplained_variance``; the latter is None
-        when no two rollouts have the same acts.
+        ``simulator/variance`` and ``simulator/unexplained_variance``; None where there are no two rollouts, the latter
+        also where no two have the same acts.
     """
     r = np.asarray(rewards, dtype=np.float64)
     keys = np.unique(np.array(["|".join(a) for a in acts]), return_inverse=True)[1]
@@ -102,4 +102,5 @@ def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> d
     pairs = ~np.eye(len(r), dtype=bool)
     same = pairs & (keys[:, None] == keys[None, :])
     unexplained = float(half_squares[same].mean()) if same.any() else None
-    return {"simulator/variance": float(half_squares[pairs].mean()), "simulator/unexplained_variance": unexplained}
+    variance = float(half_squares[pairs].mean()) if pairs.any() else None
+    return {"simulator/variance": variance, "simulator/unexplained_variance": unexplained}

@@ -1,9 +1,9 @@
 """Seats: who hears and speaks in a batch of dialogues, whatever sits behind the words.
 
 A seat hears one message a row and speaks one message a row. A ``ModelSeat`` is a
-language model with its own transcripts; a ``ScriptedSeat`` is the world's real users; a
-``RefereedSeat`` lets the world say how a model's dialogue ended; a ``RoutedSeat`` sends each
-row to the seat that plays it.
+language model with its own transcripts, a ``GatedSeat`` holds its words to the gate; a
+``ScriptedSeat`` is the world's real users; a ``RefereedSeat`` lets the world say how a
+model's dialogue ended; a ``RoutedSeat`` sends each row to the seat that plays it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from scope_lite.engines.hf import SeatModel
+from scope_lite.episodes import EpisodeSeat, Unsaid
+from scope_lite.gate import Said, heard
 from scope_lite.records import Transcript
 from scope_lite.rng import RowKeys
 from scope_lite.sampling import Direct, SamplingRule
@@ -118,6 +120,43 @@ class ModelSeat:
     def _read(self, row: int, ids: list[int]) -> None:
         self.transcripts[row].read(ids)
         self._unread[row] = self._unread[row] + ids
+
+
+def newest_said(model: SeatModel, transcript: Transcript, tokens: int) -> Said:
+    """What a model's newest message says, its control tokens read as text."""
+    ids = transcript.ids[transcript.newest]
+    finished = bool(ids) and ids[-1] in model.stop_ids
+    text = model.tokenizer.decode(ids[:-1] if finished else ids)
+    # a character that the limit cut in two is no reason to lose the dialogue: nobody is asked again here
+    return heard((text if finished else text.rstrip("\ufffd")).strip(), finished, tokens)
+
+
+class GatedSeat:
+    """The seat of a simulator that learns: a message that does not pass the gate ends its dialogue uncounted.
+
+    It is not asked for again. What is trained must be a sample of the model's own distribution; the first of several
+    that pleases is none.
+    """
+
+    def __init__(self, seat: EpisodeSeat, model: SeatModel):
+        """``model`` is the one that speaks in ``seat``: its tokenizer and stop tokens are used."""
+        self.seat, self.model, self.max_new_tokens = seat, model, seat.max_new_tokens
+        self.failures: list[str] = []
+        """of each message, the reason why it did not pass; empty where it did"""
+
+    @property
+    def transcripts(self) -> Sequence[Transcript | None]:
+        return self.seat.transcripts
+
+    def hear(self, messages: Sequence[str | None]) -> None:
+        self.seat.hear(messages)
+
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str | Unsaid]:
+        self.seat.speak(turn, kind, rows)
+        written = self.transcripts if rows is None else [self.transcripts[row] for row in rows.tolist()]
+        said = [newest_said(self.model, t, self.max_new_tokens) for t in written if t is not None]
+        self.failures += [one.failure for one in said]
+        return [Unsaid() if one.failure else one.words for one in said]
 
 
 class ScriptedSeat:

@@ -3,7 +3,8 @@
 The model is asked for k candidate replies with probabilities (Section 3 of the paper; Zhang et al. 2025). What comes
 back is parsed, renormalised, and one candidate is drawn. An output that can't be read raises
 :class:`VerbalizedParseError`; it never turns into a single candidate with probability 1, because that would look
-exactly like the collapse that we set out to measure.
+exactly like the collapse that we set out to measure. Every candidate passes the same gate as a direct reply
+(:mod:`gate`), and of several different lists none is taken: a draft must not be answered with.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ from typing import Any
 
 import numpy as np
 
+from scope_lite import gate
 from scope_lite.prompts.verbalized import GRAMMAR
 
-REASONS = {
+REASONS = gate.REASONS | {
     "no_list": "no JSON list of candidates in the output",
     "bad_json": "the list is not valid JSON, for instance cut short",
+    "many_lists": "several different lists, so that one of them may be a draft",
     "wrong_count": "another number of candidates than asked for, or fewer than two",
     "bad_item": "a candidate is not an object with a text and a probability",
-    "bad_text": "a candidate's text is empty or no text",
+    "bad_text": "a candidate's text is empty, broken or no text",
     "bad_probability": "a probability is not a number from 0 to 1",
     "zero_mass": "all probabilities are zero",
 }
 SUM_TOLERANCE = 0.02
 """Stated probabilities may miss 1 by this much (two decimals, five candidates) before it is counted."""
+MOST_BROKEN = 20
+"""Beginnings of a list that are tried: a pathological output costs no more than a long one."""
 _TEXT_NAMES = ("text", "message", "reply", "response")
 _PROBABILITY_NAMES = ("probability", "prob", "p")
 
@@ -80,6 +85,8 @@ class ParseAccount:
     """read, but some candidate was given twice"""
     single: int = 0
     """read, but all candidates are the same text: the collapse that VS is to undo"""
+    certain: int = 0
+    """read, but all the probability is on one text, the ``single`` ones among them"""
 
     @property
     def failed(self) -> int:
@@ -101,6 +108,7 @@ class ParseAccount:
         self.sum_off += abs(outcome.stated_sum - 1) > SUM_TOLERANCE
         self.with_duplicates += outcome.duplicates > 0
         self.single += len(outcome.texts) == 1
+        self.certain += max(outcome.probabilities) == 1
 
 
 def grammar(candidates: int = 5, characters: int = 60) -> str:
@@ -108,43 +116,64 @@ def grammar(candidates: int = 5, characters: int = 60) -> str:
     return Template(GRAMMAR).substitute(more=candidates - 1, characters=characters)
 
 
+Outcome = VerbalizedDistribution | VerbalizedParseError
+
+
 def read_outputs(
     outputs: Iterable[str], candidates: int = 5, strict: bool = False
-) -> tuple[list[VerbalizedDistribution | VerbalizedParseError], ParseAccount]:
+) -> tuple[list[Outcome], ParseAccount]:
     """Parse many outputs; return one outcome each, in order, and the account. Nothing is dropped or replaced."""
     account = ParseAccount()
-    outcomes: list[VerbalizedDistribution | VerbalizedParseError] = []
-    for output in outputs:
-        try:
-            outcome: VerbalizedDistribution | VerbalizedParseError = parse(output, candidates, strict)
-        except VerbalizedParseError as error:
-            outcome = error
+    outcomes = [read_output(output, candidates, strict) for output in outputs]
+    for outcome in outcomes:
         account.add(outcome)
-        outcomes.append(outcome)
     return outcomes, account
 
 
-def parse(output: str, candidates: int = 5, strict: bool = False) -> VerbalizedDistribution:
-    """Read one output as a distribution over replies.
+def read_output(
+    output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None, finished: bool = True
+) -> Outcome:
+    """What :func:`parse` gives, or why it gives nothing."""
+    try:
+        return parse(output, candidates, strict, tokens, finished)
+    except VerbalizedParseError as error:
+        return error
+
+
+def parse(
+    output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None, finished: bool = True
+) -> VerbalizedDistribution:
+    """Read one output as a distribution over replies; what is thought aloud before it is passed over.
 
     Strict: the whole output is one JSON list of exactly ``candidates`` objects with exactly the keys "text" and
     "probability". Tolerant: text around the list, a wrapping object, other common key names, extra keys,
     probabilities as "0.3" or "30%", and another number of candidates (two or more) are forgiven, and each forgiveness
     is named in ``repairs``. Both: probabilities are numbers from 0 to 1, not all zero; they are renormalised.
 
+    Args:
+        tokens: the most that a candidate was to have; None: no limit.
+        finished: whether the output ended by itself. One that was cut is read only if it is a whole list: what stands
+            in running text may be a draft of the list that was to come.
+
     Raises:
         VerbalizedParseError: nothing else, whatever the output.
     """
+    said = gate.after_thoughts(output)
+    if said is None or (strict and said != output):
+        raise VerbalizedParseError("thought")
+    repairs = ["thought"] if said != output else []
+    output = said.strip()
     exact = _load(output)
     if strict and not isinstance(exact, list):
         raise VerbalizedParseError("no_list" if "[" not in output else "bad_json")
-    repairs: list[str] = []
+    if not finished and exact is None:
+        raise VerbalizedParseError("bad_json")
     items = exact if isinstance(exact, list) else _find_list(output, exact, repairs)
     if len(items) != candidates:
         if strict or len(items) < 2:
             raise VerbalizedParseError("wrong_count", f"{len(items)} instead of {candidates}")
         repairs.append("count")
-    pairs = [_pair(item, strict, repairs) for item in items]
+    pairs = [_pair(item, strict, repairs, tokens) for item in items]
     return _distribution(pairs, tuple(dict.fromkeys(repairs)))
 
 
@@ -164,32 +193,39 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_list(output: str, whole: Any, repairs: list[str]) -> list[Any]:
-    """The first list of objects in a wrapping object or in running text."""
+    """The list of objects in a wrapping object or in running text; it may stand there again, but no other one."""
     if isinstance(whole, dict):
         lists = [value for value in whole.values() if isinstance(value, list)]
         if len(lists) != 1:
             raise VerbalizedParseError("no_list")
         repairs.append("wrapped")
         return lists[0]
-    starts = [match.start() for match in re.finditer(r"\[\s*\{", output)]
-    if not starts:
-        raise VerbalizedParseError("no_list")
-    decoder = json.JSONDecoder(object_pairs_hook=_unique)
-    for start in starts[:20]:  # a bound, so that a pathological output costs no more than a long one
-        try:
-            found, _ = decoder.raw_decode(output, start)
-        except (ValueError, RecursionError):
+    found: list[Any] = []
+    decoder, broken, end = json.JSONDecoder(object_pairs_hook=_unique), 0, 0
+    for start in (match.start() for match in re.finditer(r"\[\s*\{", output)):
+        if start < end:  # inside the list before
             continue
-        repairs.append("surroundings")
-        return found
-    raise VerbalizedParseError("bad_json")
+        try:
+            items, end = decoder.raw_decode(output, start)
+        except (ValueError, RecursionError):
+            broken += 1
+            if found or broken == MOST_BROKEN:  # the list that counts may be the one that was cut
+                raise VerbalizedParseError("bad_json") from None
+            continue
+        if found and items != found:
+            raise VerbalizedParseError("many_lists")
+        found = items
+    if not found:
+        raise VerbalizedParseError("bad_json" if broken else "no_list")
+    repairs.append("surroundings")
+    return found
 
 
-def _pair(item: Any, strict: bool, repairs: list[str]) -> tuple[str, float]:
+def _pair(item: Any, strict: bool, repairs: list[str], tokens: int | None) -> tuple[str, float]:
     if not isinstance(item, dict):
         raise VerbalizedParseError("bad_item")
     if set(item) == {"text", "probability"}:
-        return _text(item["text"]), _probability(item["probability"], strict, repairs)
+        return _text(item["text"], tokens), _probability(item["probability"], strict, repairs)
     if strict:
         raise VerbalizedParseError("bad_item")
     text_names = [name for name in _TEXT_NAMES if name in item]
@@ -197,15 +233,16 @@ def _pair(item: Any, strict: bool, repairs: list[str]) -> tuple[str, float]:
     if len(text_names) != 1 or len(probability_names) != 1:
         raise VerbalizedParseError("bad_item")
     repairs.append("keys")
-    return _text(item[text_names[0]]), _probability(item[probability_names[0]], strict, repairs)
+    return _text(item[text_names[0]], tokens), _probability(item[probability_names[0]], strict, repairs)
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+def _text(value: Any, tokens: int | None) -> str:
+    if not isinstance(value, str):
         raise VerbalizedParseError("bad_text")
-    if any("\ud800" <= char <= "\udfff" for char in value):  # half of a pair: no file could hold it
-        raise VerbalizedParseError("bad_text")
-    return value.strip()
+    words, failure, thought = gate.heard(value, tokens=tokens)
+    if failure or thought:
+        raise VerbalizedParseError("bad_text" if failure in ("empty", "broken") else failure or "thought")
+    return words
 
 
 def _probability(value: Any, strict: bool, repairs: list[str]) -> float:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from test_text_generate import byte_tokenizer
+import torch
+from test_text_generate import byte_tokenizer, tiny
 from test_text_sources import installed
 from transformers import PreTrainedTokenizerFast
 
-from scope_lite.engines.chat import FIXED_DATE, ChatFormat, TemplateProbe, chat_ids, probe_template
+from scope_lite.engines.chat import FIXED_DATE, ChatFormat, TemplateProbe, chat_ids, probe_template, stop_ids
+from scope_lite.engines.generate import TextSampler
+from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import SMOLLM2_PACKAGE, load_model
 from scope_lite.errors import ScopeError
+from scope_lite.rng import RowKeys
+from scope_lite.seats import ModelSeat
 
 ROW = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
@@ -142,6 +147,50 @@ def test_markup_in_a_chat_with_a_prompted_simulator_stays_words() -> None:
     assert chat_ids(fast, plain) == fast.apply_chat_template(plain, add_generation_prompt=True, return_dict=False)
 
 
+IM = "<|im_start|>", "<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "configured", "stops"),
+    [
+        ("qwen3-instruct-2507", None, {"</s>", "<|im_end|>"}),
+        ("qwen3-instruct-2507", [0, 2], {"<pad>", "</s>", "<|im_end|>"}),
+        ("olmo-3-instruct", 2, {"</s>", "<|im_end|>"}),  # one in the middle of a chat, one at its end
+        ("llama-3", 1, {"<s>", "</s>"}),  # its end of turn is no token here
+    ],
+)
+def test_every_seat_stops_at_every_end_that_tokenizer_config_and_template_name(
+    template: str, configured: object, stops: set[str]
+) -> None:
+    loaded = tiny("llama", vocab_size=300)
+    loaded.tokenizer.chat_template = TEMPLATES[template]
+    loaded.tokenizer.add_special_tokens({"additional_special_tokens": list(IM)})
+    loaded.model.generation_config.eos_token_id = configured
+    found = SeatModel(loaded.model, loaded.tokenizer).stop_ids
+    assert {loaded.tokenizer.convert_ids_to_tokens(i) for i in found} == stops
+    assert TextSampler(loaded).stop_ids == found == stop_ids(loaded.model, loaded.tokenizer)
+
+
+def test_a_turn_that_ends_at_the_templates_own_token_keeps_it_and_goes_on_as_the_template_does() -> None:
+    loaded = tiny("llama", vocab_size=300)
+    fast = loaded.tokenizer
+    fast.chat_template = TEMPLATES["qwen3-instruct-2507"]
+    fast.add_special_tokens({"additional_special_tokens": list(IM)})
+    end = fast.convert_tokens_to_ids("<|im_end|>")
+    with torch.no_grad():
+        loaded.model.lm_head.weight[end] *= 40
+    keys = RowKeys.grid(0, 1, 1, 8)
+    seat = ModelSeat(SeatModel(loaded.model, fast), keys, "policy", ["s"] * 8, max_new_tokens=12)
+    seat.hear(["Hi?"] * 8)
+    said = seat.speak(0, "")
+    ended = [i for i, t in enumerate(seat.transcripts) if t.ids[-1] == end]
+    assert ended and all("<|im_end|>" not in said[i] for i in ended)
+    assert all(seat.transcripts[i].ids[seat.transcripts[i].newest].count(end) == 1 for i in ended)
+    seat.hear(["Fine."] * 8)
+    for i in ended:
+        assert f"{said[i]}<|im_end|>\n<|im_start|>user\nFine.<|im_end|>\n" in fast.decode(seat.transcripts[i].ids)
+
+
 @pytest.mark.parametrize(
     ("name", "told", "not_told"),
     [
@@ -212,7 +261,7 @@ def test_a_template_that_cannot_work_is_refused_in_one_line(template: str, told:
 def test_the_real_smollm2_is_as_its_copy_here() -> None:
     fast = load_model().tokenizer
     chat = ChatFormat(fast)
-    assert chat.probe == CLEAN
+    assert chat.probe == CLEAN and SeatModel(load_model().model, fast).stop_ids == {fast.eos_token_id}
     assert pieces(chat, SAID, HEARD) == whole(fast, SAID, HEARD)
     ids = fast.apply_chat_template([{"role": "system", "content": "be kind"}, {"role": "user", "content": "Hi?"}],
                                    add_generation_prompt=True, return_dict=False)  # fmt: skip

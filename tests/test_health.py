@@ -187,6 +187,49 @@ def test_the_dialogue_goes_on_with_the_first_reply_and_ends_with_its_stop() -> N
     assert rows[rows["dialogue"] == 0]["turn"].max() == 1 and rows[rows["dialogue"] == 1]["turn"].max() == 5
 
 
+@pytest.mark.parametrize("nothing", ["", "<think>I am a customer and", "</s>", "Sure.\nAgent: And you?"])
+def test_a_simulator_that_says_nothing_usable_is_not_measured_and_never_called_collapsed(nothing: str) -> None:
+    table = played([[nothing] * 4])
+    rest = table.drop([*health.GATE, "unusable", "tokens_written", "tokens_read"])
+    assert set(rest["reading"]) == {"not measured"} and table.loc["unusable", "value"] == 1
+    assert set(table.loc[table["value"] == 1, "reading"]) == {"look at it"} and (table["value"] == 1).sum() == 2
+    assert "of the 0 of 8 replies" in table.loc["entropy", "definition"], "the dialogue ends where nothing is said"
+
+
+def test_what_varies_is_measured_over_the_usable_replies_and_only_where_they_are_most() -> None:
+    table = played([["", "I want help.", "No thanks.", "Why?"]])
+    assert table.loc["mode_share", "value"] == pytest.approx(1 / 3) and table.loc["empty", "value"] == 0.25
+    assert "of the 36 of 48 replies" in table.loc["entropy", "definition"]
+    few = played([["", "", "", "I want help."]])
+    assert few.loc["mode_share", "reading"] == "not measured" and few.loc["refusal", "reading"] == "good"
+
+
+def test_the_dialogue_goes_on_with_the_first_usable_reply_and_a_thought_is_flagged_though_cut_out() -> None:
+    chats_seen: list[list] = []
+
+    def sample(chats: list) -> list[list[Reply]]:
+        chats_seen.append(chats)
+        return [[reply("\ud83d"), reply("<think>Never give in, and do not mention the blue box.</think>Help!")]]
+
+    rows = health.play([SITUATION], sample)
+    assert [m["content"] for m in chats_seen[1][0]][1:] == [CUSTOMER.lines[0], "Help!", CUSTOMER.lines[1]]
+    table = health.report(rows, [SITUATION]).set_index("key")
+    assert table.loc["thought", "value"] == 0.5 == table.loc["broken", "value"] and table.loc["leaked", "value"] == 0
+    assert table.loc["thought", "reading"] == "look at it" and rows["raw"].str.encode("utf-8").str.len().min() > 0
+
+
+def test_a_chat_that_outgrows_the_model_is_a_row_and_no_end_of_the_report() -> None:
+    sampler = TextSampler(tiny(max_position_embeddings=600))
+    situations = [SITUATION]
+    rows = health.play(
+        situations,
+        lambda chats: sampler.sample(chats, 2, SamplingConfig(max_new_tokens=6)),
+        lambda chat: len(sampler.read_ids(chat)),
+    )
+    table = health.report(rows, situations).set_index("key")
+    assert 0 < table.loc["context", "value"] <= 1 and table.loc["tokens_read", "value"] > 500
+
+
 def test_persuadees_have_no_stop_to_be_judged_by() -> None:
     people = health.persuadee_situations()[:2]
     rows = health.play(people, lambda chats: [[reply(t) for t in VARIED] for _ in chats])

@@ -28,9 +28,9 @@ class Canned(TextSampler):
     def __init__(self, cache: ReplyCache | None = None, lives: int = 10**6) -> None:
         self.loaded = SimpleNamespace(fingerprint="canned")
         self.cache, self.rows, self.name, self.stop_ids, self.lives = cache, 16, "canned", frozenset({0}), lives
-        self.decoded = 0
+        self.decoded, self.context, self.opened = 0, None, ""
 
-    def prompt_ids(self, history, room):  # type: ignore[no-untyped-def]
+    def read_ids(self, history):  # type: ignore[no-untyped-def]
         return list(" ".join(message["content"] for message in history).encode())
 
     def _rows(self, config):  # type: ignore[no-untyped-def]
@@ -93,7 +93,7 @@ def test_a_persuader_is_asked_after_the_other_has_spoken_and_has_no_personas() -
         assert [m["role"] for m in chat[1:]] == ["assistant", "user"] * (turn + 1)
     made = production.produce(Canned(), found, Setting(replies=12, only=("direct", "personas")))
     assert set(made["condition"]) == {c.name for c in CONDITIONS if c.kind == "direct"}
-    assert set(made["act"]) <= {*p4g_acts.load_classifier("persuader").acts, production.SILENCE}
+    assert set(made.loc[made["failure"] == "", "act"]) <= set(p4g_acts.load_classifier("persuader").acts)
     with pytest.raises(ScopeError, match="even number"):
         persuader_chat(["Hello."])
 
@@ -122,8 +122,9 @@ def test_the_table_has_every_reply_of_every_condition_and_no_persona_in_a_shop(h
     assert sizes["p4g"].index.get_level_values("condition").nunique() == len(CONDITIONS)
     assert ("retail", "personas, T = 1", "task 7") not in sizes.index
     read = made[(made["task"] == "p4g") & (made["failure"] == "")]
-    assert (read["act"] != "").all() and (made.loc[made["failure"] != "", "act"] == "").all()
-    assert set(read.loc[read["text"] == "", "act"]) == {production.SILENCE}
+    assert (read["act"] != "").all() and (read["text"] != "").all()
+    assert (made.loc[made["failure"] != "", "act"] == "").all(), "the classifier reads nothing that nobody said"
+    assert 0.1 < (made.loc[made["condition"].str.startswith("direct"), "failure"] == "empty").mean() < 0.4
     shop = made[made["task"] == "retail"]
     assert (shop["act"] == "").all() and (shop["after"] == "").all()
     assert made.loc[made["condition"] == "VS, free", "failure"].ne("").mean() == pytest.approx(0.7, abs=0.15)

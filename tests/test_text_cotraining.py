@@ -93,8 +93,10 @@ def test_the_masks_of_both_seats_cover_what_each_of_them_said_and_nothing_else(t
     tokenizer = scene.loaded.tokenizer
     for rollout in play(scene, cast):
         assert words(rollout.policy, tokenizer) == rollout.acts
-        assert words(rollout.simulator_transcript, tokenizer) == rollout.replies
-        assert len(rollout.acts) == turns
+        written = words(rollout.simulator_transcript, tokenizer)
+        heard = written if rollout.counts else written[:-1]  # what ended the dialogue was never said
+        assert [text.rstrip("\ufffd ") for text in heard] == [text.rstrip("\ufffd ") for text in rollout.replies]
+        assert len(rollout.acts) == turns or not rollout.counts
 
 
 def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_them(model):  # noqa: F811

@@ -258,8 +258,8 @@ def test_a_grammar_makes_even_a_random_model_write_a_readable_list() -> None:
     outputs = [reply for group in TextSampler(tiny()).sample(CHATS, 4, config) for reply in group]
     assert all(reply.finished for reply in outputs)
     _, account = verbalized.read_outputs([reply.text for reply in outputs], 3, strict=True)
-    assert account.failures.keys() <= {"zero_mass", "bad_text"}
-    assert account.strict >= 10
+    assert account.failures.keys() <= {"zero_mass", "bad_text", "markup"}
+    assert account.strict >= 8
 
 
 def test_the_grammar_of_a_list_takes_amounts_as_people_write_them_and_nothing_that_json_escapes() -> None:

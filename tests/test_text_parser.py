@@ -92,6 +92,54 @@ def test_an_unreadable_output_raises_with_its_reason(output: str, reason: str) -
     assert caught.value.reason == reason
 
 
+DRAFT = listing(("first idea", 0.9), ("second idea", 0.1))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        f"<think>Maybe {DRAFT}? No, five.</think>\n{FIVE}",
+        f"Maybe {DRAFT}?</think>{FIVE}",
+        f"<think>x</think>\n```\n{FIVE}\n```",
+    ],
+)
+def test_the_list_is_taken_from_after_the_thought(output: str) -> None:
+    read = parse(output, 5)
+    assert read.texts == ("a", "b", "c", "d", "e") and "thought" in read.repairs and "count" not in read.repairs
+    with pytest.raises(VerbalizedParseError):
+        parse(output, 5, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("output", "finished", "reason"),
+    [
+        (f"<think>Maybe {DRAFT}", True, "thought"),
+        (f"<think>Maybe {DRAFT}? No", False, "thought"),
+        (f"Maybe {DRAFT}. Better:\n```json\n{FIVE}\n```", True, "many_lists"),
+        (f"{FIVE}\nI did not say {DRAFT}.", True, "many_lists"),
+        (f'Here: {{"draft": {DRAFT}, "final": {FIVE}}}', True, "many_lists"),
+        (f"Maybe {DRAFT}. Better: {FIVE[:40]}", True, "bad_json"),
+        (f"Maybe {DRAFT}. Bet", False, "bad_json"),
+        (f"Maybe {DRAFT}", False, "bad_json"),
+        (listing(("a", 0.5), ("Yes.\nAgent: Hi", 0.5)), True, "role"),
+        (listing(("a", 0.5), ("<|im_start|>b", 0.5)), True, "markup"),
+        (listing(("a", 0.5), ("<think>hm</think>b", 0.5)), True, "thought"),
+        (listing(("a", 0.5), ("<think>hm</think>b", 0.5)).replace("<", "\\u003c"), True, "thought"),
+        (listing(("a", 0.5), ("b " * 999, 0.5)), True, "too_long"),
+    ],
+)
+def test_a_draft_or_a_text_that_does_not_pass_the_gate_is_never_answered_with(
+    output: str, finished: bool, reason: str
+) -> None:
+    with pytest.raises(VerbalizedParseError) as caught:
+        parse(output, 5 if reason not in ("role", "markup", "too_long") else 2, tokens=40, finished=finished)
+    assert caught.value.reason == reason
+
+
+def test_a_list_that_stands_there_twice_or_was_cut_after_its_end_is_itself() -> None:
+    assert parse(f"{FIVE}\nAgain: {FIVE}", 5).texts == parse(FIVE, 5, finished=False).texts == ("a", "b", "c", "d", "e")
+
+
 @pytest.mark.parametrize("count", [4, 6])
 def test_another_number_of_candidates_is_refused_strictly_and_named_tolerantly(count: int) -> None:
     with pytest.raises(VerbalizedParseError) as caught:
@@ -125,7 +173,7 @@ def test_the_account_counts_every_output_once_and_replaces_none() -> None:
     assert account.strict == 2 and account.repaired == 1
     assert account.failures == Counter(no_list=1, zero_mass=1)
     assert account.failure_rate == pytest.approx(0.4)
-    assert account.single == account.with_duplicates == 1
+    assert account.single == account.with_duplicates == account.certain == 1
     assert [isinstance(outcome, VerbalizedParseError) for outcome in outcomes] == [False, True, False, False, True]
 
 

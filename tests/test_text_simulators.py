@@ -11,7 +11,7 @@ from test_text_training import Scripted, listed, model  # noqa: F401  (model is 
 
 from scope_lite.engines.generate import TextSampler
 from scope_lite.engines.pretrained import load_model
-from scope_lite.episodes import WrittenSeat, run_episodes
+from scope_lite.episodes import Unsaid, WrittenSeat, run_episodes
 from scope_lite.records import FAILED
 from scope_lite.rng import RowKeys
 from scope_lite.scenes.prompted import PromptedSeat, Voice
@@ -126,7 +126,7 @@ def test_a_list_that_cannot_be_read_is_asked_for_again_and_never_becomes_a_reply
     assert seat.account.calls == half.asked and seat.account.calls == 8 + seat.account.failed
     assert seat.metrics()["simulator/parse_failures"] == seat.account.failed / half.asked > 0
     hopeless = Scripted("I would say yes.")
-    assert speak(Voice(hopeless, candidates=2, retries=2)) == [None] * 8
+    assert speak(Voice(hopeless, candidates=2, retries=2)) == [Unsaid(FAILED)] * 8
     assert hopeless.asked == 3 * 8
 
 

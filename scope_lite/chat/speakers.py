@@ -10,24 +10,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from itertools import takewhile
 from typing import Literal, Protocol
 
 import numpy as np
 
 from scope_lite.chat.talk import A_TOKEN, STATED, Message
-from scope_lite.engines.generate import Message as ChatMessage
-from scope_lite.engines.generate import SamplingConfig
 from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.reply_cache import Reply
-from scope_lite.episodes import TEXT
+from scope_lite.episodes import TEXT, Unsaid
 from scope_lite.records import Transcript
 from scope_lite.rng import RowKeys
-from scope_lite.scenes.prompted import PromptedSeat, Sampler, Voice
-from scope_lite.seats import ModelSeat
+from scope_lite.scenes.prompted import PromptedSeat, Voice
+from scope_lite.seats import ModelSeat, newest_said
 from scope_lite.tasks.turns import SeatName
-from scope_lite.verbalized import parse
 
 
 class Speaker(Protocol):
@@ -35,8 +29,8 @@ class Speaker(Protocol):
 
     def hear(self, words: str) -> None: ...
 
-    def speak(self, turn: int) -> Message | None:
-        """The next message; None if none could be given."""
+    def speak(self, turn: int) -> Message | Unsaid:
+        """The next message, or how the talk ends because there is none."""
         ...
 
     def needs(self) -> int:
@@ -68,14 +62,20 @@ class ModelSpeaker:
     def needs(self) -> int:
         return self.read + self.max_new_tokens
 
-    def speak(self, turn: int) -> Message:
+    def speak(self, turn: int) -> Message | Unsaid:
         before = copy.deepcopy(self.row.transcripts[0])
         said, written = self.row.speak(turn, TEXT), self.row.transcripts
         if len(self.keys) > 1:
             others = self._seated(np.arange(1, len(self.keys)))
             others.resume([before] * (len(self.keys) - 1))
             said, written = [*said, *others.speak(turn, TEXT)], [*written, *others.transcripts]
-        return _sampled(self.name, said, [newest(transcript) for transcript in written])
+        if self.seat == "simulator":
+            heard = [newest_said(self.model, transcript, self.max_new_tokens) for transcript in written]
+            if heard[0].failure:
+                return Unsaid()
+            written = [t for t, one in zip(written, heard, strict=True) if not one.failure]
+            said = [one.words for one in heard if not one.failure]
+        return _sampled(self.name, said, [t.logprobs[t.newest] for t in written])
 
     def resume(self, transcript: Transcript) -> None:
         """Go on from where this transcript ends."""
@@ -95,10 +95,13 @@ class PromptedSpeaker:
     def needs(self) -> int:
         return 0
 
-    def speak(self, turn: int) -> Message:
-        said = [text or "" for text in self.seat.speak(turn, TEXT)]
+    def speak(self, turn: int) -> Message | Unsaid:
+        said = self.seat.speak(turn, TEXT)
         self.seat.chats = [list(self.seat.chats[0]) for _ in said]
-        return _sampled(self.name, said, [reply.logprobs for reply in self.seat.direct[-self.rows :]])
+        if isinstance(said[0], Unsaid):
+            return said[0]
+        heard = {row: words for row, words in enumerate(said) if isinstance(words, str)}
+        return _sampled(self.name, list(heard.values()), [self.seat.newest[row].logprobs for row in heard])
 
 
 class ListedSpeaker:
@@ -106,8 +109,8 @@ class ListedSpeaker:
 
     def __init__(self, name: str, voice: Voice, keys: RowKeys, system: str, stream: Literal["simulator", "panel"]):
         assert voice.candidates is not None
-        self.name, self.candidates, self.sampler = name, voice.candidates, _Overheard(voice.sampler)
-        self.seat = PromptedSeat([replace(voice, sampler=self.sampler)], [system], keys[np.array([0])], stream)
+        self.name, self.voice = name, voice
+        self.seat = PromptedSeat([voice], [system], keys[np.array([0])], stream)
 
     def hear(self, words: str) -> None:
         self.seat.hear([words])
@@ -115,28 +118,13 @@ class ListedSpeaker:
     def needs(self) -> int:
         return 0
 
-    def speak(self, turn: int) -> Message | None:
+    def speak(self, turn: int) -> Message | Unsaid:
         (said,) = self.seat.speak(turn, TEXT)
-        if said is None:
-            return None
-        listed = parse(self.sampler.newest.text, self.candidates)
+        if isinstance(said, Unsaid):
+            return said
+        listed = self.voice.read(self.seat.newest[0])
         stated = dict(zip(listed.texts, listed.probabilities, strict=True))
         return Message(self.name, said, said, stated, STATED)
-
-
-class _Overheard:
-    """A sampler that keeps its newest reply: of the lists that a seat asks for, the one that it could read."""
-
-    def __init__(self, sampler: Sampler):
-        self.sampler = sampler
-        self.newest: Reply
-
-    def sample(
-        self, histories: Sequence[Sequence[ChatMessage]], replies: int, config: SamplingConfig | None = None
-    ) -> list[list[Reply]]:
-        drawn = self.sampler.sample(histories, replies, config)
-        self.newest = drawn[-1][-1]
-        return drawn
 
 
 def prompted(
@@ -145,12 +133,6 @@ def prompted(
     """A prompted simulator, which is asked as its voice says."""
     kind = PromptedSpeaker if voice.candidates is None else ListedSpeaker
     return kind(name, voice, keys, system, stream)
-
-
-def newest(transcript: Transcript) -> list[float]:
-    """Log probabilities (nats) of the tokens of a transcript's newest message, its end of turn among them."""
-    count = sum(1 for _ in takewhile(bool, reversed(transcript.generated)))
-    return transcript.logprobs[len(transcript.logprobs) - count :]
 
 
 def _sampled(speaker: str, said: Sequence[str], logprobs: Sequence[Sequence[float]]) -> Message:

@@ -15,7 +15,7 @@ import numpy as np
 from scope_lite.chat.policy import LoadedTextPolicy
 from scope_lite.chat.speakers import ModelSpeaker, Speaker
 from scope_lite.chat.talk import AGENT, OUTCOME, YOU, Ending, Message, Talk, Turn
-from scope_lite.episodes import CONTEXT, Episode
+from scope_lite.episodes import CONTEXT, Episode, Unsaid
 from scope_lite.errors import ScopeError
 from scope_lite.records import FAILED, Transcript
 from scope_lite.rng import RowKeys
@@ -33,7 +33,7 @@ ENDINGS = {
     "out-of-scope": "the customer was asked for what the scenario does not hold",
     "max-turns": "the agent had said all that it may say",
     CONTEXT: "the talk outgrew what the model can read at once",
-    FAILED: "no list of the simulator could be read; this talk does not count",
+    FAILED: "the simulator said nothing that can be used, however often it was asked; this talk does not count",
 }
 """What each outcome of an episode means."""
 
@@ -138,10 +138,12 @@ class TextConversation(Talk):
             speaker.hear(self._episode.hears)
         if self.context is not None and speaker.needs() > self.context:
             self._episode.stop(CONTEXT)
-        elif message := speaker.speak(len(self._record)):
-            self._took(Spoken(seat, message, self._policy.read))
+            return
+        message = speaker.speak(len(self._record))
+        if isinstance(message, Unsaid):
+            self._episode.stop(message.outcome)
         else:
-            self._episode.stop(FAILED)
+            self._took(Spoken(seat, message, self._policy.read))
 
     def _took(self, spoken: Spoken) -> None:
         """Put a message into the episode and into the turns."""

@@ -54,8 +54,9 @@ def simulator_report(
         rows = health.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
-            lambda chat: len(local.prompt_ids(chat, 0)) if local else math.nan,
+            lambda chat: len(local.read_ids(chat)) if local else math.nan,
             lambda turn, turns: bar.update(1),
+            max_new_tokens,
         )
     table = health.report(rows, played)
     title = f"Health of {sampler.name} as a simulator"

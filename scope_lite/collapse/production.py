@@ -32,8 +32,6 @@ from scope_lite.verbalized import grammar
 ACTS = 5
 """Histories end with one of the so many most common acts of the partner ("other" is none): a few acts with several
 histories each, since what people do is known given the act, and one history is not the act."""
-SILENCE = "(says nothing)"
-"""The act of an empty reply; people have none."""
 PROBE_TOKENS = 8
 
 
@@ -241,9 +239,9 @@ def draw(
     asked = request(condition, histories, setting)
     drawn = sampler.sample(asked.chats, asked.replies, asked.config, progress)
     if condition.kind == "VS":
-        rows = verbalized_rows(condition.name, drawn, setting.candidates, setting.seed)
+        rows = verbalized_rows(condition.name, drawn, setting.candidates, setting.seed, setting.max_new_tokens)
     else:
-        rows = direct_rows(condition.name, _in_turn(drawn, len(histories)))
+        rows = direct_rows(condition.name, _in_turn(drawn, len(histories)), setting.max_new_tokens)
     table = pd.DataFrame(rows)
     table = table[table["reply"] < setting.replies]
     place = table.pop("history")
@@ -285,10 +283,10 @@ def _in_turn(drawn: Sequence[Sequence[Reply]], histories: int) -> list[list[Repl
 
 def _acts(texts: Sequence[str | None], where: Sequence[History]) -> list[str]:
     """The act of each reply's first sentence as the shipped classifier reads it; "" where nothing could be read."""
-    spoken = [i for i, text in enumerate(texts) if isinstance(text, str) and text.strip()]
+    spoken = [i for i, text in enumerate(texts) if isinstance(text, str)]
     classifier = load_classifier(where[0].role)
     read = classifier.read([(first_sentence(str(texts[i])), where[i].heard) for i in spoken])
-    acts = [SILENCE if isinstance(text, str) else "" for text in texts]
+    acts = [""] * len(texts)
     for i, act in zip(spoken, read, strict=True):
         acts[i] = act
     return acts

@@ -1,9 +1,9 @@
 """The reply table: one row a reply, written and read word for word, and what it says by history and by condition.
 
 Columns: model, task ("p4g", "retail"), history (its name), after (the act that it ends with, P4G only), condition,
-reply (number), text (missing if the output could not be read), act (P4G only, as the shipped classifier reads it),
-finished, failure (why the output could not be read), raw (the whole output, of Verbalized Sampling), and the exact
-token-level quantities of :func:`direct_rows`.
+reply (number), text (missing if there is none that can be used), act (P4G only, as the shipped classifier reads it),
+finished, failure (why there is none: ``verbalized.REASONS``), raw (the whole output, of Verbalized Sampling and of a
+direct reply that failed), and the exact token-level quantities of :func:`direct_rows`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from scope_lite.collapse.samples import (
 )
 from scope_lite.errors import ScopeError
 from scope_lite.escaping import for_csv
-from scope_lite.verbalized import VerbalizedParseError, read_outputs
+from scope_lite.gate import hear, readable
+from scope_lite.verbalized import VerbalizedParseError, read_output
 
 if TYPE_CHECKING:
     from scope_lite.engines.reply_cache import Reply
@@ -78,8 +79,11 @@ def measure_replies(texts: Sequence[str], first_words: int | None = None) -> Rep
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict[str, Any]]:
+def direct_rows(condition: str, replies: Sequence[Sequence[Reply]], tokens: int | None = None) -> list[dict[str, Any]]:
     """Rows of the reply table for replies taken as they come, one per history (its number) and reply.
+
+    One that does not pass the gate (``tokens`` is the most that were asked for) keeps its row, as an unreadable list
+    does.
 
     Exact, at the condition's temperature, straight from the model's probabilities: ``first_token_epsilon`` is 1 - the
     largest probability of the first token; ``logprob_k`` the log-probability of the reply's first k tokens, and
@@ -87,32 +91,42 @@ def direct_rows(condition: str, replies: Sequence[Sequence[Reply]]) -> list[dict
     estimates the entropy of the first k tokens without bias, by the chain rule). What ended before k counts whole.
     """
     return [
-        {"condition": condition, "history": h, "reply": i, "text": reply.text, "finished": reply.finished,
-         "failure": "", "raw": "", "first_token_epsilon": 1 - reply.top_probs[0],
-         **{f"logprob_{k}": math.fsum(reply.logprobs[:k]) for k in OPENING_TOKENS},
-         **{f"entropy_{k}": math.fsum(reply.entropies[:k]) for k in OPENING_TOKENS}}
+        {"condition": condition, "history": h, "reply": i, "text": None if failure else words,
+         "finished": reply.finished, "failure": failure, "raw": readable(reply.text) if failure else "",
+         **_token_level(reply, thought)}
         for h, drawn in enumerate(replies)
         for i, reply in enumerate(drawn)
+        for words, failure, thought in [hear(reply, tokens)]
     ]  # fmt: skip
 
 
+def _token_level(reply: Reply, thought: bool) -> dict[str, float]:
+    """The exact quantities of a reply; NaN where nothing was sampled, or a thought first."""
+    unknown = thought or not reply.logprobs
+    logprobs, entropies = ((math.nan,), (math.nan,)) if unknown else (reply.logprobs, reply.entropies)
+    return {
+        "first_token_epsilon": math.nan if unknown else 1 - reply.top_probs[0],
+        **{f"logprob_{k}": math.fsum(logprobs[:k]) for k in OPENING_TOKENS},
+        **{f"entropy_{k}": math.fsum(entropies[:k]) for k in OPENING_TOKENS},
+    }
+
+
 def verbalized_rows(
-    condition: str, outputs: Sequence[Sequence[Reply]], candidates: int, seed: int
+    condition: str, outputs: Sequence[Sequence[Reply]], candidates: int, seed: int, tokens: int | None = None
 ) -> list[dict[str, Any]]:
     """Rows of the reply table for verbalized outputs: one candidate drawn from each, with its stated probability.
 
     An output that can't be read keeps its row, with no text and the reason in ``failure``: nothing stands in for it.
     """
-    flat = [(h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)]
-    outcomes, _ = read_outputs([output.text for _, _, output in flat], candidates)
     rows = []
-    for (h, i, output), outcome in zip(flat, outcomes, strict=True):
+    for h, i, output in ((h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)):
+        outcome = read_output(output.text, candidates, tokens=tokens, finished=output.finished)
         row: dict[str, Any] = {"condition": condition, "history": h, "reply": i, "text": None, "failure": ""}
         if isinstance(outcome, VerbalizedParseError):
-            row["failure"] = outcome.reason
+            row["failure"] = output.failure or outcome.reason
         else:
             row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random())
-        rows.append(row | {"finished": output.finished, "raw": output.text})
+        rows.append(row | {"finished": output.finished, "raw": readable(output.text)})
     return rows
 
 
@@ -229,7 +243,7 @@ def token_level(table: pd.DataFrame) -> pd.DataFrame:
         histories as units.
     """
     rows = []
-    direct = table[table["condition"].str.startswith("direct")]
+    direct = table[table["condition"].str.startswith("direct") & (table["failure"] != "context")]
     for condition, part in direct.groupby("condition", sort=False):
         histories = [history for _, history in part.groupby(HISTORY, sort=False)]
         for k in OPENING_TOKENS:

@@ -27,6 +27,7 @@ from typing import Any
 
 from jinja2.exceptions import TemplateError
 
+from scope_lite import gate
 from scope_lite.errors import ScopeError
 from scope_lite.records import Transcript
 
@@ -98,8 +99,8 @@ def probe_template(tokenizer: Any) -> TemplateProbe:
     )
 
 
-def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = True) -> str:
-    """The chat as text, up to where the assistant is to speak; dates are fixed.
+def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = True, goes_on: bool = True) -> str:
+    """The chat as text, up to where the assistant is to speak (``goes_on``); dates are fixed.
 
     Raises:
         ScopeError: the template refuses these messages.
@@ -111,12 +112,43 @@ def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = Tru
     if "strftime_now" in source or "date_string" in source:
         options |= {"date_string": FIXED_DATE, "strftime_now": lambda form: FIXED_DATE}
     try:
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **options)
+        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=goes_on, **options)
     except TemplateError as error:
         raise ScopeError(
             f"this model's chat template refuses a chat with a system prompt ({str(error).splitlines()[0]}); use an "
             "-Instruct model whose template has system, user and assistant"
         ) from error
+
+
+def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens at which a turn of the assistant ends, whoever samples: policy or simulator, in training or not.
+
+    The tokenizer's end of text, all that the model's generation config names, and what the chat template writes after
+    an assistant's words, in the middle of a chat and at its end. A model that was tuned on another end of turn than its
+    tokenizer names would else go on and play everybody.
+    """
+    configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    stops = {tokenizer.eos_token_id, *(configured if isinstance(configured, list | tuple) else [configured])}
+    return frozenset((stops - {None}) | _ends_of_turn(tokenizer))
+
+
+def _ends_of_turn(tokenizer: Any) -> set[int]:
+    """The special tokens with which the chat template goes on right after an assistant's words."""
+    first, said, _ = PROBE
+    chat = [("user", first), ("assistant", said)]
+    found = set()
+    for messages, goes_on in (([*chat, ("user", first)], True), (chat, False)):
+        after = render(tokenizer, messages, goes_on=goes_on).rpartition(said)[2].lstrip()
+        if ends := [token for token in special_tokens(tokenizer) if after.startswith(token)]:
+            found.add(tokenizer.convert_tokens_to_ids(max(ends, key=len)))
+    return found
+
+
+def opened_thought(tokenizer: Any) -> str:
+    """The beginning of a thought that the prompt for a reply ends with; empty for most templates."""
+    tail = render(tokenizer, [("user", PROBE[0])]).rpartition(PROBE[0])[2]
+    marks = list(gate.THOUGHT.finditer(tail))
+    return marks[-1].group() if marks and marks[-1]["open"] else ""
 
 
 def special_tokens(tokenizer: Any) -> frozenset[str]:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scope_lite.engines.chat import chat_ids
+from scope_lite.engines.chat import chat_ids, opened_thought, stop_ids
 from scope_lite.engines.constrained import GrammarConstraint, compile_grammar
 from scope_lite.engines.pretrained import LoadedModel
 from scope_lite.engines.reply_cache import Reply, ReplyCache
@@ -41,6 +41,8 @@ OWN_BYTES = 2 * 2**30
 """The most memory for the keys and values of the tokens that a batch of replies writes."""
 ROWS_IN_CACHE = 16
 """Rows that a CPU draws at once: 16 of a vocabulary of 49,152 are 3 MB."""
+OUTGROWN = Reply("", (), (), (), (), False, "context")
+"""Stands for each reply to a history that leaves no room for one; no cache holds it."""
 FORMAT = 1
 """Part of every cache key; raise it when the sampler's numbers change."""
 
@@ -80,7 +82,11 @@ class TextSampler:
             )
         self.loaded, self.cache, self.rows = loaded, cache, rows
         self.name = loaded.name
-        self.stop_ids = stop_token_ids(loaded)
+        self.stop_ids = stop_ids(loaded.model, loaded.tokenizer)
+        if not self.stop_ids:
+            raise ScopeError(f"{loaded.name} names no end-of-turn token: set eos_token in its tokenizer_config.json")
+        self.opened = opened_thought(loaded.tokenizer)
+        self.context: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
         self.readings = Readings(loaded.model)
 
     def sample(
@@ -92,6 +98,9 @@ class TextSampler:
     ) -> list[list[Reply]]:
         """Draw ``replies`` replies to each history; result ``[h][i]`` is reply i to history h.
 
+        A reply's text holds whatever the model wrote, control tokens and the thought that its prompt began among it;
+        ``gate`` tells the words. To a history that leaves no room for a reply each reply is :data:`OUTGROWN`.
+
         Args:
             histories: chats that end where the model is to speak.
             replies: how many for each.
@@ -99,14 +108,20 @@ class TextSampler:
             progress: called with (histories done, histories in all) after each batch.
 
         Raises:
-            ScopeError: fewer than one reply asked for, or a history longer than the model's context.
+            ScopeError: fewer than one reply asked for, or replies longer than the model's context.
         """
         config = config or SamplingConfig()
         if replies < 1:
             raise ScopeError(f"replies must be at least 1, got {replies}")
-        prompts = [self.prompt_ids(history, config.max_new_tokens) for history in histories]
-        keys = [self._key(prompt, config) for prompt in prompts]
-        done = {key: (self.cache.get(key) if self.cache else []) for key in keys}
+        if self.context and config.max_new_tokens >= self.context:
+            raise ScopeError(
+                f"{config.max_new_tokens} new tokens leave no room for a history in the {self.context} tokens of "
+                f"{self.loaded.name}: lower max_new_tokens"
+            )
+        prompts = [self.read_ids(history) for history in histories]
+        fit = [self._fits(prompt, config.max_new_tokens) for prompt in prompts]
+        keys = [self._key(prompt, config) if fits else "" for prompt, fits in zip(prompts, fit, strict=True)]
+        done = {key: (self.cache.get(key) if self.cache else []) for key in keys if key} | {"": [OUTGROWN] * replies}
         # Equal histories share a key and are decoded once; a longer cached list serves a smaller request.
         todo = {key: prompt for key, prompt in zip(keys, prompts, strict=True) if len(done[key]) < replies}
         for batch in _batches(todo, done, replies, self._rows(config)):
@@ -123,23 +138,33 @@ class TextSampler:
         """How many replies to each history the cache holds."""
         if not self.cache:
             return [0] * len(histories)
-        prompts = [self.prompt_ids(history, config.max_new_tokens) for history in histories]
+        prompts = [self.read_ids(history) for history in histories]
         return [len(self.cache.get(self._key(prompt, config))) for prompt in prompts]
 
+    def read_ids(self, history: Sequence[Message]) -> list[int]:
+        """The token ids that the model reads for ``history``, however many."""
+        return chat_ids(self.loaded.tokenizer, history)
+
     def prompt_ids(self, history: Sequence[Message], room: int) -> list[int]:
-        """The token ids that the model reads for ``history``.
+        """The same.
 
         Raises:
             ScopeError: history and ``room`` new tokens do not fit the model's context.
         """
-        ids = chat_ids(self.loaded.tokenizer, history)
-        limit = getattr(self.loaded.model.config, "max_position_embeddings", None)
-        if limit and len(ids) + room > limit:
+        ids = self.read_ids(history)
+        if not self._fits(ids, room):
             raise ScopeError(
-                f"a history of {len(ids)} tokens and {room} new ones exceed the {limit} tokens of "
+                f"a history of {len(ids)} tokens and {room} new ones exceed the {self.context} tokens of "
                 f"{self.loaded.name}: shorten the history or max_new_tokens"
             )
         return ids
+
+    def _fits(self, prompt: list[int], room: int) -> bool:
+        return not self.context or len(prompt) + room <= self.context
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What the model wrote, with the beginning that its prompt gave it."""
+        return self.opened + self.loaded.tokenizer.decode(list(ids)).strip()
 
     def _rows(self, config: SamplingConfig) -> int:
         """The most rows whose new keys and values stay within the bytes for them."""
@@ -147,6 +172,7 @@ class TextSampler:
 
     def _key(self, prompt: list[int], config: SamplingConfig) -> str:
         content = [FORMAT, self.loaded.fingerprint, prompt, sorted(self.stop_ids), asdict(config)]
+        content += [self.opened] if self.opened else []
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     @torch.inference_mode()
@@ -191,7 +217,7 @@ class TextSampler:
                 kept = shared.drop(done)
                 live, tokens = [live[place] for place in kept], tokens[kept]
             logits = step(self.loaded.model, tokens, shared)
-        return [trace.reply(self.loaded) for trace in traces]
+        return [trace.reply(self.text) for trace in traces]
 
 
 class _Trace:
@@ -208,11 +234,10 @@ class _Trace:
         self.numbers.append([float(f"{x:.6g}") for x in numbers])
         self.finished = is_stop
 
-    def reply(self, loaded: LoadedModel) -> Reply:
+    def reply(self, text: Callable[[list[int]], str]) -> Reply:
         spoken = self.token_ids[:-1] if self.finished else self.token_ids
-        text = loaded.tokenizer.decode(spoken, skip_special_tokens=True).strip()
         logprobs, entropies, top_probs = (tuple(column) for column in zip(*self.numbers, strict=True))
-        return Reply(text, tuple(self.token_ids), logprobs, entropies, top_probs, self.finished)
+        return Reply(text(spoken), tuple(self.token_ids), logprobs, entropies, top_probs, self.finished)
 
 
 def draw(
@@ -269,17 +294,6 @@ def reply_uniforms(config: SamplingConfig, prompt: list[int], number: int) -> Fl
     content = json.dumps([config.seed, prompt, number]).encode()
     key = int.from_bytes(hashlib.sha256(content).digest()[:16], "big")
     return np.random.Generator(np.random.Philox(key=key)).random(config.max_new_tokens)
-
-
-def stop_token_ids(loaded: LoadedModel) -> frozenset[int]:
-    """Tokens that end a reply: the tokenizer's end-of-turn and whatever the model's generation config adds."""
-    stops = {loaded.tokenizer.eos_token_id}
-    configured = getattr(loaded.model.generation_config, "eos_token_id", None)
-    stops.update(configured if isinstance(configured, list) else [configured])
-    found = frozenset(stop for stop in stops if stop is not None)
-    if not found:
-        raise ScopeError(f"{loaded.name} names no end-of-turn token: set eos_token in its tokenizer_config.json")
-    return found
 
 
 def _batches(todo: dict[str, list[int]], done: dict[str, list[Reply]], replies: int, rows: int) -> list[list[str]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
-from scope_lite.engines.chat import ChatFormat
+from scope_lite.engines.chat import ChatFormat, stop_ids
 from scope_lite.errors import ScopeError
 from scope_lite.records import TokenBatch
 
@@ -72,8 +72,7 @@ class SeatModel:
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
         vocabulary = model.config.vocab_size
-        stop = tokenizer.eos_token_id
-        self.stop_ids = {stop} if stop is not None else set()
+        self.stop_ids = stop_ids(model, tokenizer)
         self.choice_index = {"": 0} | {name: i + 1 for i, name in enumerate(choices or {})}
         self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in (choices or {}).items()}
         self.choice_bias = torch.zeros(len(self.choice_index), vocabulary)

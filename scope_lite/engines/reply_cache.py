@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,14 @@ class ReplyCache:
     def put(self, key: str, replies: list[Reply]) -> None:
         """Store ``replies`` in one step: a reader sees the old entry or the new one, never a part.
 
+        What failed is no reply: those before the first failure are stored.
+
         Raises:
             ScopeError: the folder can't be written, for instance because the disk is full.
         """
-        body = [asdict(reply) for reply in replies]
+        body = [asdict(reply) for reply in takewhile(lambda reply: not reply.failure, replies)]
+        if replies and not body:
+            return
         text = json.dumps({"sha256": _digest(key, body), "replies": body})
         path = self.path(key)
         scratch = None

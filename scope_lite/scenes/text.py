@@ -8,6 +8,7 @@ run's simulator model or one of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from scope_lite.engines.generate import TextSampler
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import LoadedModel, load_model, require_model
 from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.episodes import EpisodeSeat, run_episodes, seat_systems
+from scope_lite.episodes import CONTEXT, EpisodeSeat, run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
 from scope_lite.paths import cache_folder, text_panel
@@ -120,12 +121,32 @@ class TextScene:
     def play(self, policy: SeatModel, cast: TextCast | TrainedTextCast, keys: RowKeys) -> Played:
         names, about = cast.roles(keys)
         rollouts = self.converse(policy, keys, cast.seat, about, names, "train")
-        if not any(r.counts for r in rollouts):
-            raise ScopeError(
-                f"no dialogue of step {keys.step} counts: {self.config.text.retries + 1} times in a row no list of the "
-                "verbalized simulator could be read; set text.grammar to true, or text.simulator_model to a larger one"
-            )
+        self.require_counted(rollouts, f"step {keys.step}", cast.failures(), self.config.simulator.kind)
         return Played(rollouts, None)
+
+    def require_counted(self, rollouts: list[Rollout], when: str, failures: Counter[str], kind: str = "") -> None:
+        """Refuse to go on where nothing was measured.
+
+        Raises:
+            ScopeError: no dialogue counts; says why, and what to do about a simulator of this ``kind``.
+        """
+        if any(r.counts for r in rollouts):
+            return
+        reasons = ", ".join(f"{reason} {count}" for reason, count in failures.most_common())
+        tries = f"{self.config.text.retries + 1} times in a row"
+        if kind in ("trained", "self"):
+            why = f"the simulator that learns says nothing that can be used ({reasons}); start from a larger model"
+        elif kind == "verbalized":
+            why = (
+                f"{tries} no list of the verbalized simulator could be read ({reasons}); set text.grammar to true, or "
+                "text.simulator_model to a larger one"
+            )
+        else:
+            why = (
+                f"{tries} the simulator said nothing that can be used ({reasons}); switch the thoughts of its model "
+                "off, raise text.reply_tokens, or set text.simulator_model to another one"
+            )
+        raise ScopeError(f"no dialogue of {when} counts: {why}")
 
     def converse(
         self, policy: SeatModel, keys: RowKeys, partner: Partner, about: list[str], names: list[str], split: Split
@@ -135,6 +156,9 @@ class TextScene:
         Args:
             partner: seats the simulators of these rows under their system prompts.
             about: what each row's simulator is told of its person; ``names[i]`` is its name.
+
+        Raises:
+            ScopeError: no simulator's model can read even its first chat.
         """
         drawn = keys.by_group() if split == "train" else keys
         numbers = draw_tasks(self.task.count(split), drawn)
@@ -148,6 +172,11 @@ class TextScene:
         rollouts = run_episodes(episodes, seat, simulators, keys, names, limit)
         if self._vllm:
             self._vllm.rest()
+        if all(r.outcome == CONTEXT and not r.replies for r in rollouts):
+            raise ScopeError(
+                "no simulator can read its prompt and the first message: set text.simulator_model to a model with a "
+                "longer context, or lower text.reply_tokens"
+            )
         return rollouts
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float | None]:

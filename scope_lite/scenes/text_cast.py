@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -18,8 +19,8 @@ from scope_lite.learner import Learner
 from scope_lite.panel import FIRST_GROUP, member_rewards
 from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
-from scope_lite.scenes.prompted import PromptedSeat
-from scope_lite.seats import RoutedSeat
+from scope_lite.scenes.prompted import PromptedSeat, shares
+from scope_lite.seats import GatedSeat, RoutedSeat
 from scope_lite.simulators import FrozenCast, rotation
 
 if TYPE_CHECKING:
@@ -73,13 +74,21 @@ class TextCast(FrozenCast):
         """A prompted simulator learns nothing; how it spoke in this step."""
         return self._newest.metrics() if self._newest else {}
 
+    def failures(self) -> Counter[str]:
+        """What the newest step's simulators gave that could not be used, by reason."""
+        return self._newest.failures() if self._newest else Counter()
+
 
 class TrainedTextCast(TrainedSimulator):
     """A simulator in text that learns: it starts as a member of the panel, prompt, sharpness and model.
 
     Unlike a prompted one it writes a transcript of its own, whose tokens it is trained on. In self-play the policy's
-    adapter speaks under the simulator's prompt.
+    adapter speaks under the simulator's prompt. A message that does not pass the gate ends its dialogue
+    (``seats.GatedSeat``), which counts for neither seat: neither is paid for it, and neither is trained on it.
     """
+
+    _newest: RoutedSeat | None = None
+    """the simulators of the newest step"""
 
     def __init__(self, scene: TextScene, policy: Learner):
         settings, self.scene = scene.config.simulator, scene
@@ -97,9 +106,24 @@ class TrainedTextCast(TrainedSimulator):
         """The pool entries that play these rows."""
 
         def one(model: SeatModel, rows: Int[np.ndarray, " r"]) -> EpisodeSeat:
-            return self.scene.model_seat(model, keys[rows], "simulator", [systems[row] for row in rows])
+            seat = self.scene.model_seat(model, keys[rows], "simulator", [systems[row] for row in rows])
+            return GatedSeat(seat, model)
 
-        return self.routed(keys, one)
+        self._newest = self.routed(keys, one)
+        return self._newest
+
+    def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
+        """One update on the batch, and the share of messages that did not pass the gate."""
+        spoken = self._messages()
+        refused = shares("simulator/refused", self.failures(), len(spoken)) if spoken else {}
+        return {**super().learn(step, rollouts, keys), **refused}
+
+    def failures(self) -> Counter[str]:
+        """Messages of the newest step that did not pass the gate, by reason."""
+        return Counter(failure for failure in self._messages() if failure)
+
+    def _messages(self) -> list[str]:
+        return [failure for _, seat in self._newest.parts for failure in seat.failures] if self._newest else []
 
     def _leave(self, snapshot: SeatModel) -> None:
         self.scene.forget(snapshot)
@@ -115,6 +139,8 @@ class TextPanel:
 
     def __init__(self, scene: TextScene, seen: set[str]):
         self.scene, self.seen, self.members = scene, seen, scene.members
+        self._newest: PromptedSeat | None = None
+        """the simulators of the newest evaluation"""
 
     def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:
         """``dialogues`` rollouts with each member, members in the panel's order."""
@@ -127,13 +153,21 @@ class TextPanel:
         names = [m.name for m in playing]
 
         def seat(rows: RowKeys, systems: list[str]) -> PromptedSeat:
-            return PromptedSeat([voices[name] for name in names], systems, rows, "panel")
+            self._newest = PromptedSeat([voices[name] for name in names], systems, rows, "panel")
+            return self._newest
 
-        return self.scene.converse(policy, keys, seat, about, names, "test")
+        rollouts = self.scene.converse(policy, keys, seat, about, names, "test")
+        assert self._newest is not None
+        self.scene.require_counted(rollouts, f"the evaluation at step {step}", self._newest.failures())
+        return rollouts
 
     def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
-        """Mean reward by member, and over the seen and the unseen ones."""
-        return member_rewards(rollouts, [m.name for m in self.members], self.seen)
+        """Mean reward by member, and over the seen and the unseen ones; what did not pass the gate, if anything."""
+        rewards = member_rewards(rollouts, [m.name for m in self.members], self.seen)
+        if not self._newest or not self._newest.refused:
+            return rewards
+        refused = self._newest.refused
+        return rewards | shares("panel/refused", refused, len(self._newest.direct) + refused.total())
 
 
 def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:

@@ -181,7 +181,9 @@ class Aligner:
         sampling = SamplingConfig(max_new_tokens=config.max_new_tokens, seed=config.seed * 2**20 + number)
         groups = sampler.sample(chats, config.group_size, sampling)
         transcripts = [
-            _transcript(sampler.prompt_ids(chat, 0), r) for chat, g in zip(chats, groups, strict=True) for r in g
+            _transcript(sampler.prompt_ids(chat, config.max_new_tokens), r)
+            for chat, g in zip(chats, groups, strict=True)
+            for r in g
         ]
         reference = self._reference(transcripts)
         drift = torch.tensor([sum(t.logprobs) for t in transcripts]) - reference

@@ -26,6 +26,7 @@ class VllmSampler(TextSampler):
         """``loaded`` is the same base in the trainer: its tokenizer renders the prompts."""
         super().__init__(loaded, cache, rows=engine.settings.rows)
         self.engine, self.adapter = engine, adapter
+        self.context = min(filter(None, (self.context, engine.settings.context)), default=None)
         self._served = ["vllm", engine.settings.dtype, adapter_fingerprint(adapter.folder) if adapter else None]
 
     def _key(self, prompt: list[int], config: SamplingConfig) -> str:
@@ -52,9 +53,8 @@ class VllmSampler(TextSampler):
 
     def _reply(self, one: Drawn) -> Reply:
         spoken = one.ids[:-1] if one.finished else one.ids
-        text = self.loaded.tokenizer.decode(list(spoken), skip_special_tokens=True).strip()
         return Reply(
-            text=text,
+            text=self.text(spoken),
             token_ids=one.ids,
             logprobs=tuple(float(f"{x:.6g}") for x in one.logprobs),
             entropies=(math.nan,) * len(one.ids),
