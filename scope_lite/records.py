@@ -29,6 +29,11 @@ class Transcript:
     choices: list[int] = field(default_factory=list)
     """which set of allowed tokens the sample was drawn from; 0 is the whole vocabulary"""
 
+    @property
+    def spoke(self) -> bool:
+        """Whether there is anything to train: a dialogue can end before this seat says a word."""
+        return any(self.generated)
+
     def read(self, ids: list[int]) -> None:
         """Append tokens that this seat did not choose: prompt, markup, the other seat's words."""
         self.ids += ids

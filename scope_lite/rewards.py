@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from scope_lite.grpo import ROUNDING, equal_values
 from scope_lite.rng import RowKeys
 
 TARGET_VARIANCE = 0.25  # the most that a reward in [0, 1] can have (paper)
@@ -28,10 +29,13 @@ def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
     the same for every rollout and so no signal at all, hence the credit. Variance cannot
     pass the target, so more is always better. The mean of the credit is the group's
     population variance, at most 0.25; for 0/1 rewards with exactly half successes every
-    credit is 0.25 and the advantage is zero: the target is reached. At p = 1/2 its
+    credit is 0.25 and the advantage is zero: the target is reached. Rewards that are equally far
+    from the mean up to rounding have equal credit. At p = 1/2 its
     expectation is 0.25 (1 - 1/G), .219 for G = 8.
     """
-    return (rewards - rewards.mean(dim=1, keepdim=True)) ** 2
+    distance = (rewards - rewards.mean(dim=1, keepdim=True)).abs()
+    equal = equal_values(distance, rewards.abs().amax(dim=1, keepdim=True))
+    return torch.where(equal, distance[:, :1], distance) ** 2
 
 
 def adversarial(rewards: Rewards, keys: RowKeys) -> Rewards:
@@ -94,7 +98,9 @@ def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> d
     """
     r = np.asarray(rewards, dtype=np.float64)
     keys = np.unique(np.array(["|".join(a) for a in acts]), return_inverse=True)[1]
-    half_squares = (r[:, None] - r[None, :]) ** 2 / 2
+    gaps = np.abs(r[:, None] - r[None, :])
+    gaps[gaps <= ROUNDING * np.abs(r).max()] = 0  # rounding, as in group_advantages
+    half_squares = gaps**2 / 2
     pairs = ~np.eye(len(r), dtype=bool)
     same = pairs & (keys[:, None] == keys[None, :])
     unexplained = float(half_squares[same].mean()) if same.any() else None

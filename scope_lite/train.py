@@ -90,10 +90,9 @@ def _play_and_learn(
     rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
     rewards = rewards.view(config.groups, config.group_size)
     advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
-    counted = [i for i, r in enumerate(rollouts) if r.counts]
-    transcripts = [t for i in counted if (t := rollouts[i].policy)]
+    said = {i: t for i, r in enumerate(rollouts) if r.counts and (t := r.policy) and t.spoke}
     waits = step <= config.simulator.head_start
-    update = learner.update(transcripts, advantages[counted], learn=not waits)
+    update = learner.update(list(said.values()), advantages[list(said)], learn=not waits)
     learned = cast.learn(step, rollouts, keys)
     metrics = {
         **reward_metrics(rewards),
@@ -104,7 +103,7 @@ def _play_and_learn(
         "turns": float(np.mean([r.turns for r in rollouts])),
     }
     done = time.perf_counter()
-    tokens = sum(len(t.ids) for t in transcripts)
+    tokens = sum(len(t.ids) for t in said.values())
     timing = {
         "rollout_seconds": played - began,
         "train_seconds": done - played,

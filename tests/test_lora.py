@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from test_text_generate import byte_tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PretrainedConfig, Qwen3MoeConfig
@@ -17,6 +19,7 @@ from scope_lite.engines.lora import FUSED, LORA_TARGETS, add_lora
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
 from scope_lite.records import Transcript
+from scope_lite.scenes.text import fold_adapters
 
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              initializer_range=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2)  # fmt: skip
@@ -122,3 +125,29 @@ def test_an_adapter_s_state_of_another_shape_or_name_is_refused() -> None:
     for wrong in ({}, {**state, "extra": state[first]}, {**state, first: state[first][:4]}):
         with pytest.raises(ScopeError, match=r"it (lacks|has)"):
             seat.load_adapter_state(wrong)
+
+
+def test_an_adapter_on_16_bit_weights_speaks_as_it_is_trained():
+    plain = seat_of()
+    seat = SeatModel(plain.model.bfloat16(), plain.tokenizer)
+    seat.add_adapter(4, 8, seed=0)
+    assert {p.dtype for p in seat.trainable()} == {torch.float32}
+    assert seat.speaking_model() is seat.model
+    transcript = Transcript()
+    transcript.read(seat.format.opening("sum", "hi"))
+    session = seat.session(1)
+    session.append([transcript.ids])
+    said = session.next_probabilities(0)
+    assert said.dtype == np.float64 and said.sum() == pytest.approx(1, abs=1e-9)
+
+
+def test_a_folded_adapter_says_the_same_and_leaves_room_for_a_new_one():
+    tuned = get_peft_model(
+        seat_of().model, LoraConfig(r=2, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    )
+    ids = torch.tensor([[1, 5, 9, 20]])
+    with torch.no_grad():
+        before = tuned(ids).logits
+        folded = fold_adapters(tuned.get_base_model())
+        torch.testing.assert_close(folded(ids).logits, before, atol=1e-5, rtol=1e-4)
+    assert not [name for name, _ in folded.named_parameters() if "lora" in name] and not hasattr(folded, "peft_config")
