@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+from scope_lite.alarm import UNSEEN, collapse
 from scope_lite.config import RunConfig
 from scope_lite.grpo import group_advantages, reward_metrics
 from scope_lite.learner import Learner
 from scope_lite.rng import RowKeys
 from scope_lite.runs import RunFolder
+from scope_lite.runs.files import read_lines
 from scope_lite.scenes import Scene, SceneCast, open_scene
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
@@ -44,14 +47,13 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         learner = Learner(scene.policy_model(), config, seed=config.seed)
         cast = scene.cast(learner)
         panel = scene.panel(seen=config.simulator.members if config.steps else ())
-        alarm = CollapseAlarm()
         checkpoint = run.load_checkpoint()
         start = 0
         if checkpoint is not None:
             learner.load_state(checkpoint.tensors["policy"])
             cast.load_state(checkpoint.tensors)
-            alarm.load_state(checkpoint.state)
             start = checkpoint.step + 1
+        history = read_lines(run.path / "metrics.jsonl")
         metrics: dict[str, Any] = {}
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
@@ -67,12 +69,13 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 metrics |= {**panel.metrics(evaluation), **cast.answers()}
                 kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
                 run.log_rollouts([{"step": step, **r} for r in kept])
-            metrics["collapse_alarm"] = alarm.check(metrics)
+            history.append(metrics)
+            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(pd.DataFrame(history)).steps
             timing["step_seconds"] = time.perf_counter() - began
             run.log(metrics, timing)
             run.progress(step, config.steps)
             if step and (step % config.checkpoint_every == 0 or last):
-                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, alarm.state(), keep=last)
+                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, {}, keep=last)
             if on_step is not None:
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
@@ -128,37 +131,3 @@ def reproducible(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
         torch.use_deterministic_algorithms(deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-
-
-class CollapseAlarm:
-    """A plain alarm, from step 40 on: entropy below a quarter of its start, and unseen reward below its peak.
-
-    Below means by more than ``MARGIN``: entropy falls for every good policy, and the peak of
-    twenty noisy evaluations always lies a little above the latest one.
-    """
-
-    FROM_STEP = 40
-    MARGIN = 0.1
-
-    def __init__(self) -> None:
-        self.first_entropy: float | None = None
-        self.entropy: float | None = None
-        self.peak: float | None = None
-
-    def check(self, metrics: dict[str, Any]) -> bool:
-        """True if the alarm sounds at this step (it needs an evaluation to sound)."""
-        self.entropy = metrics.get("entropy", self.entropy)
-        if self.first_entropy is None:
-            self.first_entropy = self.entropy
-        unseen = metrics.get("panel/unseen/reward")
-        if unseen is None or self.entropy is None or self.first_entropy is None:
-            return False
-        self.peak = unseen if self.peak is None else max(self.peak, unseen)
-        fell = unseen < self.peak - self.MARGIN
-        return metrics["step"] >= self.FROM_STEP and fell and self.entropy < self.first_entropy / 4
-
-    def state(self) -> dict[str, float | None]:
-        return dict(vars(self))
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.first_entropy, self.entropy, self.peak = (state[n] for n in ("first_entropy", "entropy", "peak"))
