@@ -17,6 +17,7 @@ from test_text_generate import tiny
 from typer.testing import CliRunner
 
 import scope_lite
+from benchmarks.fuzz_models import fuzz
 from scope_lite.cli import app
 from scope_lite.engines.adapters import CONFIG, WEIGHTS
 from scope_lite.engines.hf import load_base
@@ -145,6 +146,7 @@ def test_a_model_whose_weights_are_not_its_config_s_is_refused(load: Any, told: 
         ({"transformers_weights": "../other.safetensors"}, "names its weights by transformers_weights"),
         ({"hidden_size": "32"}, "hidden_size"),
         ({"model_type": 7}, "config.json"),
+        ({"rms_norm_eps": ..., "rms_nrom_eps": 1e-3}, "no 'rms_norm_eps'"),
     ],
 )
 def test_a_config_that_is_not_its_weights_is_refused_before_anything_is_allocated(
@@ -303,3 +305,9 @@ def test_every_kind_of_plain_adapter_computes_what_peft_computes(
         ours = load_model(f"{folder}+{adapter}").model
         assert torch.equal(ours(IDS).logits, theirs)
     assert not [name for name, p in ours.named_parameters() if p.requires_grad]
+
+
+def test_fifty_damaged_folders_are_refused_in_one_line_or_are_what_they_were(tmp_path: Path) -> None:
+    cases = fuzz(50, 1, tmp_path)
+    assert not [case for case in cases if case.outcome in ("accepted", "crashed")]
+    assert sum(case.outcome == "refused" for case in cases) > 25

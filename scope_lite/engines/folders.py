@@ -7,6 +7,8 @@ here.
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ AS_DATA: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 NUMBERS = ("F64", "F32", "F16", "BF16")
 """number formats of a weight, by safetensors' names; others are codes of numbers that a quantisation kept elsewhere"""
+ALIKE = 0.87
+"""likeness of two names (difflib's) from which on one is the other misspelt: one letter in eight"""
 SIZES = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 
 
@@ -30,15 +34,21 @@ def read_config(folder: Path) -> PreTrainedConfig:
     """A model's configuration.
 
     Raises:
-        ScopeError: it cannot be read, or wants code of its own.
+        ScopeError: it cannot be read, wants code of its own, or misspells a setting, which then had its default.
     """
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(folder, **AS_DATA)
+        config = AutoConfig.from_pretrained(folder, **AS_DATA)
+        told = set(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     except Exception as error:
         # JSON, encoding, validation and recursion errors alike mean: this is no model's config
         raise ScopeError(f"cannot read {folder / 'config.json'}: {first_line(error)}") from error
+    known = {field.name for field in dataclasses.fields(config)}
+    for name in told - known:
+        if meant := difflib.get_close_matches(name, known - told, n=1, cutoff=ALIKE):
+            raise ScopeError(f"{folder / 'config.json'} has {name!r} and no {meant[0]!r}: correct its spelling")
+    return config
 
 
 def read_tokenizer(folder: Path, **options: Any) -> PreTrainedTokenizerBase:
@@ -164,6 +174,8 @@ def _heads(folder: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
         raise ScopeError(f"{folder / INDEX} names weights outside of its folder: {strange[0]!r}")
     shapes, kinds = {}, {}
     for name in files:
+        if not (folder / name).is_file():
+            raise ScopeError(f"no {name} in {folder}: the folder of a model holds its weights as safetensors")
         with safe_open(folder / name, "pt") as file:
             for key in file.keys():
                 part = file.get_slice(key)
