@@ -65,7 +65,7 @@ def test_a_model_with_matrices_that_an_adapter_would_leave_out_is_refused() -> N
         renamed.add_adapter(8, 16, seed=0)
     twice = seat_of()
     twice.add_adapter(8, 16, seed=0)
-    with pytest.raises(ScopeError, match="base_layer"):
+    with pytest.raises(ScopeError, match="has an adapter already"):
         twice.add_adapter(8, 16, seed=0)
 
 

@@ -106,9 +106,9 @@ def with_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         require_finite(tensors, f"the adapter in {folder}")
         if codes := [name for name, t in tensors.items() if not t.is_floating_point() or t.element_size() < 2]:
             raise ScopeError(f"{codes[0]} is kept as {tensors[codes[0]].dtype}, which is no format of weights")
-        largest = max((min(t.shape) for t in tensors.values() if t.ndim == 2), default=0)
-        if max(settings["r"], *settings["rank_pattern"].values(), 0) > largest:
-            raise ScopeError(f"it says that its rank is {settings['r']}, and its matrices have rank {largest}")
+        held = max((t.shape[0] for name, t in tensors.items() if ".lora_A." in name), default=0)
+        if max(settings["r"], *settings["rank_pattern"].values(), 0) > held:
+            raise ScopeError(f"{CONFIG} asks for rank {settings['r']}, and its matrices have rank {held}")
         wrapped = get_peft_model(model, LoraConfig(**settings, inference_mode=True))
         base = wrapped.get_base_model()
         own = dict(base.named_parameters())

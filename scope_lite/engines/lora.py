@@ -23,6 +23,8 @@ def lora_matrices(model: PreTrainedModel, rank: int, head: bool = False) -> list
     Raises:
         ScopeError: a matrix of another kind, which would be left out without a word, or a rank above a matrix's own.
     """
+    if hasattr(model, "peft_config"):
+        raise ScopeError("this model has an adapter already: name its plain base")
     ends = {model.get_input_embeddings(): False, model.get_output_embeddings(): head}
     found: dict[str, nn.Linear] = {}
     for name, module in model.named_modules():
