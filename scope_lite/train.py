@@ -20,7 +20,8 @@ from scope_lite.learner import Learner
 from scope_lite.rng import RowKeys
 from scope_lite.runs import RunFolder
 from scope_lite.runs.files import read_lines
-from scope_lite.scenes import Scene, SceneCast, open_scene
+from scope_lite.runs.folder import is_finished
+from scope_lite.scenes import Scene, SceneCast, ScenePanel, open_scene
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
 
@@ -39,14 +40,14 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         on_step: called after every step with (step, steps, metrics).
     """
     scene = open_scene(config)
-    name = config.run_name()
     content = config.model_dump(mode="json")
-    with reproducible(scene.threads), RunFolder.open(root, content, name, config.fingerprint(), fresh=fresh) as run:
+    opened = RunFolder.open(root, content, config.run_name(), config.fingerprint(), fresh=fresh)
+    # before the folder is made: a model that cannot be read or trained leaves nothing behind
+    players = None if is_finished(opened.final) and not fresh else _players(config, scene)
+    with reproducible(scene.threads), opened as run:
         if run.finished:
             return run.path
-        learner = Learner(scene.policy_model(), config, seed=config.seed)
-        cast = scene.cast(learner)
-        panel = scene.panel(seen=config.simulator.members if config.steps else ())
+        learner, cast, panel = players or _players(config, scene)
         checkpoint = run.load_checkpoint()
         start = 0
         if checkpoint is not None:
@@ -80,6 +81,12 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
         return run.path
+
+
+def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Any, ScenePanel]:
+    """The policy with its trainer, who it trains with, and who it is evaluated with."""
+    learner = Learner(scene.policy_model(), config, seed=config.seed)
+    return learner, scene.cast(learner), scene.panel(seen=config.simulator.members if config.steps else ())
 
 
 def _play_and_learn(
