@@ -95,20 +95,11 @@ def with_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """
     from peft import LoraConfig, get_peft_model
     from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
-    from safetensors.torch import load_file
 
-    from scope_lite.engines.folders import require_finite
     from scope_lite.engines.lora import require_state
 
-    settings = read_settings(folder)
+    settings, tensors = read_adapter(folder)
     try:
-        tensors = load_file(folder / WEIGHTS)
-        require_finite(tensors, f"the adapter in {folder}")
-        if codes := [name for name, t in tensors.items() if not t.is_floating_point() or t.element_size() < 2]:
-            raise ScopeError(f"{codes[0]} is kept as {tensors[codes[0]].dtype}, which is no format of weights")
-        held = max((t.shape[0] for name, t in tensors.items() if ".lora_A." in name), default=0)
-        if max(settings["r"], *settings["rank_pattern"].values(), 0) > held:
-            raise ScopeError(f"{CONFIG} asks for rank {settings['r']}, and its matrices have rank {held}")
         wrapped = get_peft_model(model, LoraConfig(**settings, inference_mode=True))
         base = wrapped.get_base_model()
         own = dict(base.named_parameters())
@@ -117,9 +108,36 @@ def with_adapter(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
         require_state(tensors, get_peft_model_state_dict(wrapped, save_embedding_layers=False))
         set_peft_model_state_dict(wrapped, tensors)
     except Exception as error:
-        # a cut file, other layers: whatever it is, this adapter can't be used on this model
+        # other layers, other shapes: whatever it is, this adapter can't be used on this model
         raise ScopeError(f"could not put the adapter in {folder} on its base model: {first_line(error)}") from error
     return base.eval().requires_grad_(False)
+
+
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """An adapter's settings (:func:`read_settings`) and its tensors by name, as they are on disk.
+
+    Raises:
+        ScopeError: the file is cut or missing, holds something that is no finite number, or is of a smaller rank.
+    """
+    from safetensors.torch import load_file
+
+    from scope_lite.engines.folders import require_finite
+
+    settings = read_settings(folder)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except Exception as error:
+        # safetensors has errors of its own
+        raise ScopeError(f"could not read the adapter in {folder}: {first_line(error)}") from error
+    require_finite(tensors, f"the adapter in {folder}")
+    if codes := [name for name, t in tensors.items() if not t.is_floating_point() or t.element_size() < 2]:
+        raise ScopeError(
+            f"the adapter in {folder}: {codes[0]} is kept as {tensors[codes[0]].dtype}, no format of weights"
+        )
+    held = max((t.shape[0] for name, t in tensors.items() if ".lora_A." in name and t.ndim), default=0)
+    if max(settings["r"], *settings["rank_pattern"].values(), 0) > held:
+        raise ScopeError(f"the adapter in {folder} has rank {settings['r']} in {CONFIG}, and rank {held} in {WEIGHTS}")
+    return settings, tensors
 
 
 def _is_copy(name: str, tensor: Tensor, own: Mapping[str, Tensor]) -> bool:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from scope_lite.config import RunConfig
-from scope_lite.engines.adapters import read_settings, split_adapter
+from scope_lite.engines.adapters import read_adapter, split_adapter
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import LoadedModel, find_model
 from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, require_vllm
@@ -37,7 +37,7 @@ class VllmRollouts:
         require_vllm()
         self.config, self.base = config, config.model
         adapters = [folder for name in simulators if (folder := self._adapter(name))]
-        self._rank = max([config.lora_rank, *(read_settings(folder)["r"] for folder in adapters)])
+        self._rank = max([config.lora_rank, *(read_adapter(folder)[0]["r"] for folder in adapters)])
         self._loaded: LoadedModel | None = None
         self._syncs: list[AdapterSync] = []
         """one a trained seat: the policy's first"""
