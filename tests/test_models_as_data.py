@@ -156,6 +156,22 @@ def test_a_config_that_is_not_its_weights_is_refused_before_anything_is_allocate
     assert told in refusal(lambda: load_model(folder))
 
 
+@pytest.mark.parametrize("epsilon", [float("nan"), -1e9])
+@pytest.mark.parametrize("load", [load_model, load_base])
+def test_a_model_that_loads_and_cannot_compute_is_refused(load: Any, epsilon: float, folder: Path) -> None:
+    change(folder / "config.json", rms_norm_eps=epsilon)
+    assert "computes NaN" in refusal(lambda: load(folder))
+    change(folder / "config.json", rms_norm_eps=1e-6, hidden_act="no_such_function")
+    refusal(lambda: load(folder))
+
+
+@pytest.mark.parametrize("keys", [{"_attn_implementation": "a/b"}, {"text_config": {"_experts_implementation": "a/b"}}])
+@pytest.mark.parametrize("load", [load_model, load_base])
+def test_a_kernel_that_a_config_names_is_not_fetched(load: Any, keys: dict[str, Any], folder: Path) -> None:
+    change(folder / "config.json", **keys)
+    assert "names a kernel" in refusal(lambda: load(folder))
+
+
 def test_weights_outside_of_the_folder_and_a_second_model_in_it_are_refused(folder: Path) -> None:
     (folder / CONFIG).write_text("{}")
     assert "holds a model and an adapter" in refusal(lambda: load_model(folder))

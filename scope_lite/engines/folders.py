@@ -39,8 +39,8 @@ def read_config(folder: Path) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     try:
+        told = set(json.loads((folder / "config.json").read_text(encoding="utf-8"), object_pairs_hook=_without_kernels))
         config = AutoConfig.from_pretrained(folder, **AS_DATA)
-        told = set(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     except Exception as error:
         # JSON, encoding, validation and recursion errors alike mean: this is no model's config
         raise ScopeError(f"cannot read {folder / 'config.json'}: {first_line(error)}") from error
@@ -49,6 +49,14 @@ def read_config(folder: Path) -> PreTrainedConfig:
         if meant := difflib.get_close_matches(name, known - told, n=1, cutoff=ALIKE):
             raise ScopeError(f"{folder / 'config.json'} has {name!r} and no {meant[0]!r}: correct its spelling")
     return config
+
+
+def _without_kernels(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One mapping of a config; an attention named "OWNER/KERNEL" would be fetched and run as machine code."""
+    for name, value in pairs:
+        if name.endswith("_implementation") and "/" in str(value):
+            raise ScopeError(f"{name} names a kernel, {str(value)[:80]!r}: no code of others is run")
+    return dict(pairs)
 
 
 def read_tokenizer(folder: Path, **options: Any) -> PreTrainedTokenizerBase:
@@ -123,6 +131,22 @@ def require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
 
 def _finite_ends(tensor: torch.Tensor) -> bool:
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all())
+
+
+@torch.inference_mode()
+def require_computing(model: PreTrainedModel, folder: Path) -> None:
+    """Refuse a model that loads and cannot compute: settings may be of the right type and make no sense.
+
+    Raises:
+        ScopeError: its forward pass fails, or gives something else than finite numbers.
+    """
+    try:
+        logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
+    except Exception as error:
+        # an unknown attention, shapes that do not meet: each in its own way
+        raise ScopeError(f"the model in {folder} cannot compute: {first_line(error)}") from error
+    if not _finite_ends(logits):
+        raise ScopeError(f"the model in {folder} computes NaN or infinity: see the numbers in its config.json")
 
 
 def check_tokens(tokenizer: Any, model: PreTrainedModel, folder: Path) -> None:

@@ -22,7 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
 from scope_lite.engines.chat import ChatFormat
-from scope_lite.engines.folders import check_tokens, read_model, read_tokenizer
+from scope_lite.engines.folders import check_tokens, read_model, read_tokenizer, require_computing
 from scope_lite.engines.lora import add_lora, require_state
 from scope_lite.errors import ScopeError
 from scope_lite.records import TokenBatch
@@ -40,6 +40,7 @@ def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
         raise ScopeError(f"no model in {folder}; run 'scope-lite nano build' or give another model")
     model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa"), read_tokenizer(folder)
     check_tokens(tokenizer, model, folder)
+    require_computing(model, folder)
     return model.requires_grad_(False), tokenizer
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
-from scope_lite.engines.folders import check_tokens, load_weights, read_model, read_tokenizer
+from scope_lite.engines.folders import check_tokens, load_weights, read_model, read_tokenizer, require_computing
 from scope_lite.errors import ScopeError
 from scope_lite.paths import CONVERSION_NOTE, cache_folder, folder_fingerprint
 
@@ -108,7 +108,9 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel
         weights = with_adapter(weights, adapter)
         name, made_of = f"{name} + {adapter.resolve().name}", f"{made_of} {adapter_fingerprint(adapter)}"
     fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
-    return LoadedModel(weights.to(place).eval(), tokenizer, name, fingerprint)
+    weights = weights.to(place)
+    require_computing(weights, adapter or folder)
+    return LoadedModel(weights, tokenizer, name, fingerprint)
 
 
 def pick_device(device: str = "auto") -> torch.device:
