@@ -95,11 +95,11 @@ class TrainedSimulator:
             known = rewards.masked_fill(missing, torch.nan)
             rewards = torch.where(missing, known.nanmean(dim=1, keepdim=True), rewards)
         # a dialogue that ended before the simulator said a word has nothing to train
-        spoke = [i for i, r in enumerate(rollouts) if r.counts and (t := r.simulator_transcript) and any(t.generated)]
-        transcripts = [t for i in spoke if (t := rollouts[i].simulator_transcript)]
+        said = {i: t for i, r in enumerate(rollouts) if r.counts and (t := r.simulator_transcript) and t.spoke}
+        spoke, transcripts = list(said), list(said.values())
         if self.settings.reward == "disagreement":
-            credit = torch.zeros(len(rollouts)).index_put((torch.tensor(spoke),), self._surprise(transcripts))
-            credit = credit.view_as(rewards)
+            where = torch.tensor(spoke, dtype=torch.long)
+            credit = torch.zeros(len(rollouts)).index_put((where,), self._surprise(transcripts)).view_as(rewards)
         else:
             credit = SIMULATOR_REWARDS[self.settings.reward](rewards, keys)
         credit = credit.masked_fill(missing, torch.nan)
@@ -136,7 +136,7 @@ class TrainedSimulator:
 
     def _batches(self, transcripts: list[Transcript]) -> Iterator[TokenBatch]:
         """The transcripts, as many at once as a gradient takes."""
-        size = self.config.text.micro_batch if self.config.is_text else len(transcripts)
+        size = self.config.text.micro_batch if self.config.is_text else len(transcripts) or 1
         for start in range(0, len(transcripts), size):
             yield collate(transcripts[start : start + size], pad=self.learner.model.tokenizer.pad_token_id)
 
@@ -144,7 +144,7 @@ class TrainedSimulator:
     def _surprise(self, transcripts: list[Transcript]) -> Float[Tensor, " b"]:
         """The reward "disagreement": how unlike its past selves (the start among them) the simulator spoke."""
         past = [self.learner.reference, *self.snapshots]
-        found = []
+        found = [torch.zeros(0)]
         for batch in self._batches(transcripts):
             now, _ = self.learner.model.token_logprobs(batch)
             then = torch.stack([m.token_logprobs(batch)[0] for m in past])
@@ -163,7 +163,7 @@ class TrainedSimulator:
             tokens += len(batch.row)
             for i, j in combinations(range(n), 2):
                 distance[i, j] += ((replies[i] - replies[j]).abs().sum(-1) / 2).sum().item()
-        return [bool((distance[i, i + 1 :] / tokens >= SAME_REPLIES).all()) for i in range(n - 1)]
+        return [bool((distance[i, i + 1 :] / max(tokens, 1) >= SAME_REPLIES).all()) for i in range(n - 1)]
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Tensors of the simulator and of every snapshot, by part, for a checkpoint."""

@@ -11,8 +11,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+ROUNDING = 16 * torch.finfo(torch.float32).eps
+"""what equal rewards may differ by, relative to the largest: sums are off by some units in the last place"""
+
+
+def equal_values(
+    values: Float[Tensor, "groups size"], scale: Float[Tensor, "groups 1"] | None = None
+) -> Bool[Tensor, "groups 1"]:
+    """Whether a group's values differ by no more than rounding; divided by their deviation, it would be a full signal.
+
+    Args:
+        scale: size of the numbers that the values were computed from; by default, the values' own.
+    """
+    size = values.abs().amax(dim=1, keepdim=True) if scale is None else scale
+    # what is left of numbers near 1 that cancel is no value of its own: hence a floor
+    spread = values.amax(dim=1, keepdim=True) - values.amin(dim=1, keepdim=True)
+    return spread <= ROUNDING * size.clamp_min(ROUNDING)
 
 
 def group_advantages(
@@ -20,7 +37,7 @@ def group_advantages(
 ) -> Float[Tensor, "groups size"]:
     """Centre each group's rewards and divide by their population standard deviation (Eq. 2).
 
-    A group whose rewards are all equal gets zero advantage ("the update stalls", Section 2).
+    A group whose rewards are all equal (:func:`equal_values`) gets zero advantage ("the update stalls", Section 2).
     ``scale=False`` centres only (Dr. GRPO; pitfall P13). NaN is a rollout that does not
     count: its advantage is zero, and the others are centred without it.
 
@@ -37,19 +54,18 @@ def group_advantages(
                 row[here] = group_advantages(group[here][None], scale, eps)[0]
         return advantages
     centred = rewards - rewards.mean(dim=1, keepdim=True)
-    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)  # exact: rounding must not make a signal
-    centred = torch.where(equal, torch.zeros_like(centred), centred)
+    centred = torch.where(equal_values(rewards), torch.zeros_like(centred), centred)
     return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps) if scale else centred
 
 
 def group_fractions(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
     """Shares of groups without a signal, and why (Fig. 19); 1 counts as success, 0 as failure."""
-    equal = (rewards == rewards[:, :1]).all(dim=1)
+    equal = equal_values(rewards)[:, 0]
     first = rewards[:, 0]
     return {
         "frac_reward_zero_std": equal.float().mean().item(),
-        "frac_all_success": (equal & (first >= 1)).float().mean().item(),
-        "frac_all_failure": (equal & (first <= 0)).float().mean().item(),
+        "frac_all_success": (equal & (first >= 1 - ROUNDING)).float().mean().item(),
+        "frac_all_failure": (equal & (first <= ROUNDING**2)).float().mean().item(),
     }
 
 

@@ -103,7 +103,7 @@ class Learner:
 
     def _parts(self, transcripts: list[Transcript], advantages: Tensor) -> list[Part]:
         """The batch, cut into as many dialogues as are computed at once."""
-        size = self.config.text.micro_batch if self.config.is_text else len(transcripts)
+        size = self.config.text.micro_batch if self.config.is_text else len(transcripts) or 1
         parts = []
         for start in range(0, len(transcripts), size):
             batch = collate(transcripts[start : start + size], pad=self.model.tokenizer.pad_token_id)

@@ -37,6 +37,11 @@ class Transcript:
             start -= 1
         return slice(start, len(self.ids))
 
+    @property
+    def spoke(self) -> bool:
+        """Whether there is anything to train: a dialogue can end before this seat says a word."""
+        return any(self.generated)
+
     def read(self, ids: list[int]) -> None:
         """Append tokens that this seat did not choose: prompt, markup, the other seat's words."""
         self.ids += ids

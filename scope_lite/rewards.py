@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from scope_lite.grpo import ROUNDING, equal_values
 from scope_lite.rng import RowKeys
 
 TARGET_VARIANCE = 0.25  # the most that a reward in [0, 1] can have; the paper's target (Table 9)
@@ -33,9 +34,12 @@ def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
     in the group's variance. Variance cannot pass the target, so more is always better. The
     mean of the credit is the group's population variance, at most 0.25; for 0/1 rewards
     with exactly half successes every credit is 0.25 and the advantage is zero: the target
-    is reached. At p = 1/2 its expectation is 0.25 (1 - 1/G), .219 for G = 8.
+    is reached. At p = 1/2 its expectation is 0.25 (1 - 1/G), .219 for G = 8. Rewards that
+    are equally far from the mean up to rounding have equal credit.
     """
-    return (rewards - rewards.mean(dim=1, keepdim=True)) ** 2
+    distance = (rewards - rewards.mean(dim=1, keepdim=True)).abs()
+    equal = equal_values(distance, rewards.abs().amax(dim=1, keepdim=True))
+    return torch.where(equal, distance[:, :1], distance) ** 2
 
 
 def adversarial(rewards: Rewards, keys: RowKeys) -> Rewards:
@@ -98,7 +102,9 @@ def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> d
     """
     r = np.asarray(rewards, dtype=np.float64)
     keys = np.unique(np.array(["|".join(a) for a in acts]), return_inverse=True)[1]
-    half_squares = (r[:, None] - r[None, :]) ** 2 / 2
+    gaps = np.abs(r[:, None] - r[None, :])
+    gaps[gaps <= ROUNDING * np.abs(r).max()] = 0  # rounding, as in group_advantages
+    half_squares = gaps**2 / 2
     pairs = ~np.eye(len(r), dtype=bool)
     same = pairs & (keys[:, None] == keys[None, :])
     unexplained = float(half_squares[same].mean()) if same.any() else None

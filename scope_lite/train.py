@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
+from scope_lite.alarm import UNSEEN, collapse
 from scope_lite.config import RunConfig
 from scope_lite.grpo import group_advantages, reward_metrics
 from scope_lite.learner import Learner
 from scope_lite.rng import RowKeys
 from scope_lite.runs import RunFolder
-from scope_lite.scenes import Scene, SceneCast, open_scene
+from scope_lite.runs.files import read_lines
+from scope_lite.runs.folder import is_finished
+from scope_lite.scenes import Scene, SceneCast, ScenePanel, open_scene
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
 
@@ -36,22 +40,21 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         on_step: called after every step with (step, steps, metrics).
     """
     scene = open_scene(config)
-    name = config.run_name()
     content = config.model_dump(mode="json")
-    with reproducible(scene.threads), RunFolder.open(root, content, name, config.fingerprint(), fresh=fresh) as run:
+    opened = RunFolder.open(root, content, config.run_name(), config.fingerprint(), fresh=fresh)
+    # before the folder is made: a model that cannot be read or trained leaves nothing behind
+    players = None if is_finished(opened.final) and not fresh else _players(config, scene)
+    with reproducible(scene.threads), opened as run:
         if run.finished:
             return run.path
-        learner = Learner(scene.policy_model(), config, seed=config.seed)
-        cast = scene.cast(learner)
-        panel = scene.panel(seen=config.simulator.members if config.steps else ())
-        alarm = CollapseAlarm()
+        learner, cast, panel = players or _players(config, scene)
         checkpoint = run.load_checkpoint()
         start = 0
         if checkpoint is not None:
             learner.load_state(checkpoint.tensors["policy"])
             cast.load_state(checkpoint.tensors)
-            alarm.load_state(checkpoint.state)
             start = checkpoint.step + 1
+        history = read_lines(run.path / "metrics.jsonl")
         metrics: dict[str, Any] = {}
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
@@ -67,16 +70,23 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 metrics |= {**panel.metrics(evaluation), **cast.answers()}
                 kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
                 run.log_rollouts([{"step": step, **r} for r in kept])
-            metrics["collapse_alarm"] = alarm.check(metrics)
+            history.append(metrics)
+            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(pd.DataFrame(history)).steps
             timing["step_seconds"] = time.perf_counter() - began
             run.log(metrics, timing)
             run.progress(step, config.steps)
             if step and (step % config.checkpoint_every == 0 or last):
-                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, alarm.state(), keep=last)
+                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, {}, keep=last)
             if on_step is not None:
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
         return run.path
+
+
+def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Any, ScenePanel]:
+    """The policy with its trainer, who it trains with, and who it is evaluated with."""
+    learner = Learner(scene.policy_model(), config, seed=config.seed)
+    return learner, scene.cast(learner), scene.panel(seen=config.simulator.members if config.steps else ())
 
 
 def _play_and_learn(
@@ -90,10 +100,9 @@ def _play_and_learn(
     rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
     rewards = rewards.view(config.groups, config.group_size)
     advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
-    counted = [i for i, r in enumerate(rollouts) if r.counts]
-    transcripts = [t for i in counted if (t := rollouts[i].policy)]
+    said = {i: t for i, r in enumerate(rollouts) if r.counts and (t := r.policy) and t.spoke}
     waits = step <= config.simulator.head_start
-    update = learner.update(transcripts, advantages[counted], learn=not waits)
+    update = learner.update(list(said.values()), advantages[list(said)], learn=not waits)
     learned = cast.learn(step, rollouts, keys)
     metrics = {
         **reward_metrics(rewards),
@@ -104,7 +113,7 @@ def _play_and_learn(
         "turns": float(np.mean([r.turns for r in rollouts])),
     }
     done = time.perf_counter()
-    tokens = sum(len(t.ids) for t in transcripts)
+    tokens = sum(len(t.ids) for t in said.values())
     timing = {
         "rollout_seconds": played - began,
         "train_seconds": done - played,
@@ -129,37 +138,3 @@ def reproducible(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
         torch.use_deterministic_algorithms(deterministic)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-
-
-class CollapseAlarm:
-    """A plain alarm, from step 40 on: entropy below a quarter of its start, and unseen reward below its peak.
-
-    Below means by more than ``MARGIN``: entropy falls for every good policy, and the peak of
-    twenty noisy evaluations always lies a little above the latest one.
-    """
-
-    FROM_STEP = 40
-    MARGIN = 0.1
-
-    def __init__(self) -> None:
-        self.first_entropy: float | None = None
-        self.entropy: float | None = None
-        self.peak: float | None = None
-
-    def check(self, metrics: dict[str, Any]) -> bool:
-        """True if the alarm sounds at this step (it needs an evaluation to sound)."""
-        self.entropy = metrics.get("entropy", self.entropy)
-        if self.first_entropy is None:
-            self.first_entropy = self.entropy
-        unseen = metrics.get("panel/unseen/reward")
-        if unseen is None or self.entropy is None or self.first_entropy is None:
-            return False
-        self.peak = unseen if self.peak is None else max(self.peak, unseen)
-        fell = unseen < self.peak - self.MARGIN
-        return metrics["step"] >= self.FROM_STEP and fell and self.entropy < self.first_entropy / 4
-
-    def state(self) -> dict[str, float | None]:
-        return dict(vars(self))
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.first_entropy, self.entropy, self.peak = (state[n] for n in ("first_entropy", "entropy", "peak"))

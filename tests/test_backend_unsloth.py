@@ -39,8 +39,10 @@ class StandIn:
     """``unsloth.FastLanguageModel`` as its documentation has it, without the speed."""
 
     @staticmethod
-    def from_pretrained(folder: str, max_seq_length: int, dtype: Any, load_in_4bit: bool) -> Any:
-        assert not load_in_4bit
+    def from_pretrained(
+        folder: str, max_seq_length: int, dtype: Any, load_in_4bit: bool, trust_remote_code: bool
+    ) -> Any:
+        assert not load_in_4bit and not trust_remote_code
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype), AutoTokenizer.from_pretrained(folder)
 
     @staticmethod

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from test_text_generate import byte_tokenizer, tiny
@@ -266,3 +268,28 @@ def test_the_real_smollm2_is_as_its_copy_here() -> None:
     ids = fast.apply_chat_template([{"role": "system", "content": "be kind"}, {"role": "user", "content": "Hi?"}],
                                    add_generation_prompt=True, return_dict=False)  # fmt: skip
     assert chat.opening("be kind", "Hi?") == ids
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "{% for i in range(90000) %}{% for j in range(90000) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% for i in 'abcdefghijklmnop' %}{{ f(n + 1) if n < 9 }}{% endfor %}{% endmacro %}{{ f(0) }}",
+        "{{ lipsum(n=100000) }}",
+        "{{ 9 ** 9 ** 9 }}",
+        "{{ 'x'.center(10000000000) }}",
+        "{{ 1 // 0 }}",
+        "{{ messages[99]['content'] }}",
+    ],
+)
+def test_a_template_that_would_not_end_or_fails_is_refused_in_one_line(bomb: str) -> None:
+    fast, before = tokenizer("smollm2"), sys.gettrace()
+    fast.chat_template = bomb + TEMPLATES["smollm2"]
+    with pytest.raises(ScopeError, match="chat template refuses") as caught:
+        ChatFormat(fast)
+    assert "\n" not in str(caught.value) and sys.gettrace() is before
+
+
+def test_a_long_chat_stays_far_below_the_bound_on_templates() -> None:
+    history = [{"role": role, "content": "word " * 50} for _ in range(500) for role in ("user", "assistant")]
+    assert len(chat_ids(tokenizer("llama-3.1"), history)) > 50_000

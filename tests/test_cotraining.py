@@ -10,6 +10,7 @@ from scipy.stats import chisquare
 from scope_lite.config import method_config
 from scope_lite.cotraining import TrainedCast
 from scope_lite.errors import ScopeError
+from scope_lite.grpo import group_advantages
 from scope_lite.learner import Learner
 from scope_lite.records import collate
 from scope_lite.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
@@ -55,6 +56,19 @@ def test_curriculum_credit_by_hand_and_its_mean_is_the_group_variance():
     torch.testing.assert_close(credit[0], torch.tensor([0.5625, 0.0625, 0.0625, 0.0625]))
     torch.testing.assert_close(credit[1], torch.full((4,), 0.25))  # the target: no more signal
     torch.testing.assert_close(credit.mean(1), rewards.var(dim=1, correction=0))
+
+
+def test_rewards_as_far_above_the_mean_as_below_are_equal_credit_whatever_their_rounding():
+    rewards = torch.tensor([[0.9, 0.3, 0.9, 0.3], [0.91, 0.9, 0.91, 0.9], [0.1] * 4])
+    assert ((rewards - rewards.mean(1, keepdim=True)) ** 2).unique(dim=1).shape[1] > 1, "rounding tells them apart"
+    credit = curriculum(rewards, RowKeys.grid(0, 0, 3, 4))
+    assert (group_advantages(credit) == 0).all()
+    torch.testing.assert_close(credit.mean(1), rewards.var(dim=1, correction=0), rtol=1e-4, atol=1e-9)
+
+
+def test_a_variance_that_is_rounding_is_none():
+    split = variance_split([0.1 + 0.2, 0.3, 0.3], [["x"]] * 3)
+    assert set(split.values()) == {0.0}
 
 
 def test_controls_carry_no_information_about_the_policys_reward():

@@ -19,6 +19,41 @@ def test_equal_rewards_give_zero_advantage():
     assert (group_advantages(rewards) == 0).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [1e-30, 0.1, 1 / 3, 1.0, 7.7e6])
+def test_rewards_that_are_equal_up_to_rounding_are_no_signal(value, dtype):
+    exact = torch.full((1, 6), value, dtype=torch.float32)
+    above = torch.nextafter(torch.nextafter(exact, exact * 2), exact * 2)
+    rewards = torch.where(torch.arange(6) % 2 == 0, exact, above).to(dtype)
+    assert rewards.unique().numel() == 2
+    for scale in (True, False):
+        assert (group_advantages(rewards, scale=scale) == 0).all()
+    expected = {
+        "frac_reward_zero_std": 1,
+        "frac_all_success": float(value >= 1),
+        "frac_all_failure": float(value < 1e-9),
+    }
+    assert group_fractions(rewards) == expected
+    assert group_fractions(rewards.flip(1)) == expected
+
+
+def test_sums_of_the_same_parts_in_another_order_are_no_signal():
+    tenth = torch.tensor(0.1)
+    sums = torch.stack([sum([tenth] * 10), torch.tensor(1.0), 10 * tenth, sum([tenth] * 7) + sum([tenth] * 3)])[None]
+    cancelled = torch.tensor([[0.1 + 0.2 - 0.3, 0.0, 0.3 - 0.1 - 0.2]])
+    assert sums.unique().numel() > 1 and cancelled.unique().numel() > 1
+    assert (group_advantages(sums) == 0).all() and group_fractions(sums)["frac_all_success"] == 1
+    assert group_fractions(cancelled)["frac_all_failure"] == 1
+
+
+def test_a_small_difference_that_is_real_stays_a_signal():
+    for scale in (1e-6, 1.0, 1e6):
+        rewards = scale * torch.tensor([[0.50, 0.50, 0.51, 0.52]])
+        old = (rewards - rewards.mean()) / (rewards.std(correction=0) + 1e-6)
+        assert torch.equal(group_advantages(rewards), old)
+        assert group_fractions(rewards)["frac_reward_zero_std"] == 0
+
+
 def test_centred_advantages_keep_their_size():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
     torch.testing.assert_close(group_advantages(rewards, scale=False), torch.tensor([[0.75, -0.25, -0.25, -0.25]]))

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 ORDER = (
     "errors paths rng config records stats contrasts theory grpo worlds tasks prompts sampling engines verbalized "
     "seats simulators nano rewards rollouts episodes panel collapse health referee humans yardstick runs "
-    "learner cotraining scenes train small parallel experiments figures notebook claims study series doctor chat "
+    "alarm learner cotraining scenes train small parallel experiments figures notebook claims study series doctor chat "
     "planner gpu_check report cli __main__"
 ).split()
 

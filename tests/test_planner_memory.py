@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Olmo3Config, Qwen3Config
 
 from scope_lite import planner
-from scope_lite.engines.hf import LORA_TARGETS, SeatModel
+from scope_lite.engines.hf import SeatModel
+from scope_lite.engines.lora import LORA_TARGETS
 from scope_lite.planner import memory, shapes
 from scope_lite.records import Transcript, collate
 

@@ -139,7 +139,7 @@ def test_everything_that_the_tests_import_is_a_dependency() -> None:
 
 def third_party(files: list[Path]) -> set[str]:
     """Distributions that source files import."""
-    own = {"scope_lite", "tests", "conftest", *sys.stdlib_module_names}
+    own = {"scope_lite", "tests", "benchmarks", "conftest", *sys.stdlib_module_names}
     tops = {name.split(".")[0] for file in files for name in absolute_imports(file)} - own
     return {DISTRIBUTION.get(top, normalise(top)) for top in tops}
 

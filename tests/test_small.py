@@ -286,7 +286,7 @@ def test_a_wrong_adapter_is_told_in_one_line(base: Path, adapter: Path, tmp_path
     loaded = tiny("llama", num_hidden_layers=3, max_position_embeddings=2048)
     loaded.model.save_pretrained(deep)
     loaded.tokenizer.save_pretrained(deep)
-    with pytest.raises(ScopeError, match="lacks layers of its base"):
+    with pytest.raises(ScopeError, match="it lacks base_model"):
         load_model(f"{deep}+{adapter}")
 
 

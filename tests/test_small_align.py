@@ -155,6 +155,16 @@ def test_a_killed_run_ends_with_the_same_adapter_as_one_that_was_not(
         align(settings(base, strength=2.0), dialogues, tmp_path / "b", tmp_path / "b-out", "cpu")
 
 
+def test_an_adapter_that_another_cannot_be_added_to_is_refused_before_any_work(base: Path, tmp_path: Path) -> None:
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"], "use_rslora": True}
+    (tmp_path / adapters.CONFIG).write_text(json.dumps(settings))
+    (tmp_path / adapters.WEIGHTS).write_text("")
+    config = AlignConfig(model=f"{base}+{tmp_path}")
+    with pytest.raises(ScopeError, match="uses use_rslora"):
+        align(config, [], tmp_path / "work", tmp_path / "out", "cpu")
+    assert not (tmp_path / "work").exists()
+
+
 def test_what_is_written_speaks_as_what_was_trained_also_on_top_of_an_adapter(
     base: Path,
     dialogues: list[Dialogue],

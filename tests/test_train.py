@@ -7,7 +7,7 @@ import pytest
 from scope_lite.config import METHODS, load_config, method_config
 from scope_lite.errors import ScopeError
 from scope_lite.paths import HOME
-from scope_lite.train import CollapseAlarm, train
+from scope_lite.train import train
 from scope_lite.worlds import get_world
 from scope_lite.worlds.members import read_panel
 
@@ -62,13 +62,6 @@ def test_a_finished_run_is_reused(tmp_path):
     train(config, tmp_path, on_step=lambda *a: pytest.fail("trained again"))
 
 
-def test_alarm_sounds_only_when_entropy_is_low_and_unseen_reward_has_fallen():
-    rows = [(0, 2.0, 0.1), (20, 1.0, 0.5), (40, 0.1, 0.45), (45, 0.1, 0.2), (50, 1.0, 0.2)]
-    alarm = CollapseAlarm()
-    sounded = [alarm.check({"step": s, "entropy": e, "panel/unseen/reward": u}) for s, e, u in rows]
-    assert sounded == [False, False, False, True, False]
-
-
 def test_unknown_names_are_told_in_one_line_with_the_nearest():
     with pytest.raises(ScopeError, match="did you mean 'single'"):
         method_config("singel")
@@ -83,6 +76,8 @@ def test_an_unknown_model_or_simulator_leaves_no_run_folder(tmp_path):
         train(method_config("single", **SMALL, model="qwen3-tini"), tmp_path)
     with pytest.raises(ScopeError, match="did you mean 'sim-a'"):
         train(method_config("single", **SMALL, simulator={"members": ["sim_a"]}), tmp_path)
+    with pytest.raises(ScopeError, match="lora_rank is 100000000, and the model's smallest matrix has rank"):
+        train(method_config("single", **SMALL, lora_rank=100_000_000), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

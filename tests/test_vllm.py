@@ -249,9 +249,9 @@ def test_adapters_that_cannot_be_served_are_refused(engine, model, tmp_path) -> 
     with pytest.raises(ScopeError, match="no adapter in"):
         engine.add(tmp_path)
     large = SeatModel(load_model(model, "cpu").model, load_model(model, "cpu").tokenizer)
-    large.add_adapter(rank=16, alpha=32, seed=0)
-    with pytest.raises(ScopeError, match="has rank 16, and vLLM made room for 8"):
-        engine.publish(large)
+    large.add_adapter(rank=8, alpha=16, seed=0)
+    with pytest.raises(ScopeError, match="has rank 8, and vLLM made room for 1"):
+        VllmEngine(model, VllmSettings(rank=1)).publish(large)
     with pytest.raises(ScopeError, match="rank 512 at most"):
         VllmEngine(model, VllmSettings(rank=1000))
 

@@ -55,11 +55,14 @@ def compare(
 ) -> None:
     """Two runs: which settings differ, where they ended, and on demand their curves and dialogues side by side."""
     from scope_lite import runs
+    from scope_lite.alarm import collapse_of
 
     folders = runs.find(out, a), runs.find(out, b)
     result = runs.compare(*folders)
     print_table(result.config, "settings that differ")
     print_table(result.metrics, "last values (difference: b minus a)")
+    for name, folder in zip("ab", folders, strict=True):
+        typer.echo(f"{name}: {collapse_of(folder).told}")
     if dialogues:
         for pair in runs.paired_dialogues(*folders, dialogues):
             _print_pair(folders, pair)

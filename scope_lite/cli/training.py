@@ -39,10 +39,12 @@ def train(
     if run_config.text.training_engine == "unsloth" and importlib.util.find_spec("unsloth"):
         importlib.import_module("unsloth")  # it wants to come before transformers
     # torch takes seconds to import; a mistake above is told without it
+    from scope_lite.alarm import collapse_of
     from scope_lite.train import train as train_run
 
     with TrainingLine(run_config) as line:
         folder = train_run(run_config, out, fresh=fresh, on_step=line.step)
+    typer.echo(collapse_of(folder).told)
     typer.echo(f"{'trained' if line.seen else 'finished before, reused'}: {folder}")
 
 
@@ -110,6 +112,6 @@ class TrainingLine:
         if metrics.get("collapse_alarm") and not self._alarmed:
             self._alarmed = True
             self._console.print(
-                f"{self._name}: collapse alarm at step {step}: entropy is below a quarter of its start and unseen "
-                "reward below its peak", style="yellow", soft_wrap=True,
+                f"{self._name}: collapse alarm at step {step}: training reward holds, and unseen reward has fallen",
+                style="yellow", soft_wrap=True,
             )  # fmt: skip

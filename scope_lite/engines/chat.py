@@ -20,15 +20,17 @@ Words that a partner says are words: markup in them, such as ``<|im_end|>``, is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
-from jinja2.exceptions import TemplateError
+from jinja2 import Environment, TemplateError
 
 from scope_lite import gate
-from scope_lite.errors import ScopeError
+from scope_lite.errors import ScopeError, first_line
 from scope_lite.records import Transcript
 
 PROBE = ("zebra", "quartz", "lemon")
@@ -36,6 +38,8 @@ STAND_IN = f"{PROBE[0]}-"
 """how the stand-in of a hidden message begins (``Shielded``)"""
 THOUGHT = "<think>\nplum\n</think>\n\n"
 THINKING = ("refuse", "off", "keep")
+TEMPLATE_STEPS = 1_000_000
+"""lines of Python that a template may take for one chat; SmolLM2's takes 100 a message"""
 FIXED_DATE = "26 Jul 2024"
 """Stands where a template would put today's date (Llama 3.1's falls back to this one): a prompt must not change
 overnight."""
@@ -112,10 +116,14 @@ def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = Tru
     if "strftime_now" in source or "date_string" in source:
         options |= {"date_string": FIXED_DATE, "strftime_now": lambda form: FIXED_DATE}
     try:
-        return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=goes_on, **options)
-    except TemplateError as error:
+        _require_bounded(source)
+        return _within_steps(
+            lambda: tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=goes_on, **options)
+        )
+    except Exception as error:
+        # a template is a program: it may fail in any way
         raise ScopeError(
-            f"this model's chat template refuses a chat with a system prompt ({str(error).splitlines()[0]}); use an "
+            f"this model's chat template refuses a chat with a system prompt ({first_line(error)}); use an "
             "-Instruct model whose template has system, user and assistant"
         ) from error
 
@@ -149,6 +157,36 @@ def opened_thought(tokenizer: Any) -> str:
     tail = render(tokenizer, [("user", PROBE[0])]).rpartition(PROBE[0])[2]
     marks = list(gate.THOUGHT.finditer(tail))
     return marks[-1].group() if marks and marks[-1]["open"] else ""
+
+
+def _within_steps(render: Callable[[], str]) -> str:
+    """What ``render`` returns, if it takes no more than :data:`TEMPLATE_STEPS` lines of Python.
+
+    Jinja's sandbox keeps a template from the machine, and not from going on for ever.
+    """
+    left = TEMPLATE_STEPS
+
+    def count(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise TemplateError(f"it goes on for more than {TEMPLATE_STEPS} steps")
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        return render()
+    finally:
+        sys.settrace(before)
+
+
+@lru_cache
+def _require_bounded(source: str) -> None:
+    """Refuse what one step would compute for ever: powers, and numbers that no template needs."""
+    for _, kind, value in Environment().lex(source):
+        if (kind, value) == ("operator", "**") or (kind == "integer" and len(value) > len(str(TEMPLATE_STEPS))):
+            raise TemplateError(f"it computes with {value[:20]}")
 
 
 def special_tokens(tokenizer: Any) -> frozenset[str]:

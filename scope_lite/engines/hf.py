@@ -15,36 +15,33 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
 from scope_lite.engines.chat import ChatFormat, stop_ids
+from scope_lite.engines.folders import check_tokens, read_model, read_tokenizer, require_computing
+from scope_lite.engines.lora import add_lora, require_state
 from scope_lite.errors import ScopeError
 from scope_lite.records import TokenBatch
 
 logging.disable_progress_bar()  # a nano model loads in milliseconds; the bar outlives it
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
     """A causal LM and its tokenizer from a local folder, in eval mode, without gradients.
 
     Raises:
-        ScopeError: if the folder is missing, unreadable or truncated.
+        ScopeError: if the folder is missing, unreadable, truncated, or holds other weights than its config asks for.
     """
     if not (folder / "config.json").exists():
         raise ScopeError(f"no model in {folder}; run 'scope-lite nano build' or give another model")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    except Exception as error:
-        # safetensors, json and OS errors alike mean: this folder does not hold a whole model
-        raise ScopeError(f"cannot read the model in {folder}: {str(error).splitlines()[0]}; rebuild it") from error
-    return model.eval().requires_grad_(False), tokenizer
+    model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa"), read_tokenizer(folder)
+    check_tokens(tokenizer, model, folder)
+    require_computing(model, folder)
+    return model.requires_grad_(False), tokenizer
 
 
 def share_weights(model: PreTrainedModel) -> PreTrainedModel:
@@ -89,11 +86,8 @@ class SeatModel:
 
         lm_head is adapted too: without it a model this small keeps an entropy floor near .6 nats.
         """
-        head = [] if self.model.config.tie_word_embeddings else ["lm_head"]
-        config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=[*LORA_TARGETS, *head], lora_dropout=0.0)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.peft = get_peft_model(share_weights(self.model), config)
+        head = not self.model.config.tie_word_embeddings
+        self.peft = add_lora(share_weights(self.model), rank, alpha, seed, head)
         self.model = self.peft.get_base_model()
 
     def reference(self) -> SeatModel:
@@ -129,6 +123,7 @@ class SeatModel:
         }
 
     def load_adapter_state(self, state: dict[str, Tensor]) -> None:
+        require_state(state, self.adapter_state())
         set_peft_model_state_dict(self.peft, state)
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:

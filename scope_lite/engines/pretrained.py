@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock
 
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
+from scope_lite.engines.folders import check_tokens, load_weights, read_model, read_tokenizer, require_computing
 from scope_lite.errors import ScopeError
 from scope_lite.paths import CONVERSION_NOTE, cache_folder, folder_fingerprint
 
@@ -91,20 +92,14 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel
         ScopeError: no such model or device, unreadable weights, or a tokenizer without a chat template.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     place = pick_device(device)
     dtype = pick_dtype(place)
     base, adapter = split_adapter(model)
     folder = find_model(base)
     with _quiet_transformers():
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            weights = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=getattr(torch, dtype), local_files_only=True, use_safetensors=True
-            )
-        except Exception as error:
-            raise ScopeError(f"could not load the model in {folder}: {_first_line(error)}") from error
+        tokenizer, weights = read_tokenizer(folder), read_model(folder, getattr(torch, dtype))
+    check_tokens(tokenizer, weights, folder)
     if not getattr(tokenizer, "chat_template", None):
         raise ScopeError(f"the tokenizer in {folder} has no chat template; take an instruction-tuned model")
     name = "SmolLM2-135M-Instruct" if str(base) == SMOLLM2 else folder.resolve().name
@@ -113,7 +108,9 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel
         weights = with_adapter(weights, adapter)
         name, made_of = f"{name} + {adapter.resolve().name}", f"{made_of} {adapter_fingerprint(adapter)}"
     fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
-    return LoadedModel(weights.to(place).eval(), tokenizer, name, fingerprint)
+    weights = weights.to(place)
+    require_computing(weights, adapter or folder)
+    return LoadedModel(weights, tokenizer, name, fingerprint)
 
 
 def pick_device(device: str = "auto") -> torch.device:
@@ -219,20 +216,13 @@ def _convert(gguf: Path, target: Path) -> None:
 def _dequantise(gguf: Path, folder: Path) -> None:
     """Write model and tokenizer as safetensors and JSON; bf16 on disk, since 4-bit weights carry no more than that."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers import GgufConfig
 
     # The GGUF reader draws its own bar on stderr, whatever the logging level.
     with _quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                gguf.parent,
-                gguf_file=gguf.name,
-                dtype=torch.bfloat16,
-                quantization_config=GgufConfig(dequantize=True),
-            )
-            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        except ImportError as error:
-            raise ScopeError("reading the GGUF file needs one more package: run `pip install gguf`") from error
+        dequantised = GgufConfig(dequantize=True)
+        model = load_weights(gguf.parent, torch.bfloat16, gguf_file=gguf.name, quantization_config=dequantised)
+        tokenizer = read_tokenizer(gguf.parent, gguf_file=gguf.name)
         for kind, token in SMOLLM2_SPECIAL_TOKENS.items():
             setattr(tokenizer, kind, token)
         tokenizer.clean_up_tokenization_spaces = False
@@ -254,8 +244,3 @@ def _quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

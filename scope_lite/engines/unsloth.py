@@ -26,12 +26,14 @@ from jaxtyping import Float, Int
 from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from scope_lite.engines.adapters import split_adapter
-from scope_lite.engines.hf import LORA_TARGETS, SeatModel, Session
+from scope_lite.engines.folders import check_files, read_config, require_finite, require_whole
+from scope_lite.engines.hf import SeatModel, Session
+from scope_lite.engines.lora import kinds_of, lora_matrices, require_state, require_trained
 from scope_lite.engines.pretrained import LoadedModel, find_model, pick_device, pick_dtype
-from scope_lite.errors import ScopeError
+from scope_lite.errors import ScopeError, first_line
 from scope_lite.paths import folder_fingerprint
 from scope_lite.records import TokenBatch
 
@@ -71,33 +73,46 @@ class UnslothBase:
         if split_adapter(model)[1] is not None:
             raise ScopeError(f"Unsloth trains on a plain base, and {str(model)!r} has an adapter: name its base")
         self.folder = folder = find_model(model)
+        config = read_config(folder)
+        names, limit = check_files(folder, config), config.max_position_embeddings
+        self.max_length = min(max_length or limit, limit)
         try:
-            limit = AutoConfig.from_pretrained(folder).max_position_embeddings
-            self.max_length = min(max_length or limit, limit)
             self.peft, self.tokenizer = FastLanguageModel.from_pretrained(
-                str(folder), max_seq_length=self.max_length, dtype=self.dtype, load_in_4bit=four_bit
+                str(folder),
+                max_seq_length=self.max_length,
+                dtype=self.dtype,
+                load_in_4bit=four_bit,
+                trust_remote_code=False,
             )
         except Exception as error:
-            raise ScopeError(f"Unsloth cannot load {folder}: {(str(error).splitlines() or ['?'])[0]}") from error
+            raise ScopeError(f"Unsloth cannot load {folder}: {first_line(error)}") from error
+        require_whole(self.peft, names, folder)
+        require_finite(dict(self.peft.named_parameters()), f"the model in {folder}")
         # the same model twice: with the adapters' switches (a plain model until the first adapter), and as transformers
         # has it, whose linear layers hold the adapters
         self.lm: PreTrainedModel = self.peft.eval().requires_grad_(False)
         self.adapters: list[str] = []
+        self.matrices: list[str] = []
+        """the modules that adapters are put on"""
         self._added = 0
 
     def add(self, name: str, rank: int, alpha: int, seed: int) -> None:
         """A fresh trainable adapter; the first one is put in by Unsloth itself, the next ones by peft in its image.
 
         ``name`` is :meth:`free_name`'s: Unsloth lets nobody choose the first one's.
+
+        Raises:
+            ScopeError: more or less than the adapter would be trained.
         """
         from unsloth import FastLanguageModel
 
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             if not self.adapters:
+                self.matrices = lora_matrices(self.lm, rank)
                 self.peft = FastLanguageModel.get_peft_model(
-                    self.lm, r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none", target_modules=[*LORA_TARGETS],
-                    use_gradient_checkpointing="unsloth", random_state=seed,
+                    self.lm, r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none",
+                    target_modules=kinds_of(self.matrices), use_gradient_checkpointing="unsloth", random_state=seed,
                 )  # fmt: skip
                 self.lm = self.peft.get_base_model()
             else:
@@ -109,6 +124,8 @@ class UnslothBase:
                 self.peft.add_adapter(name, config)
         self.adapters.append(name)
         self._added += 1
+        self.peft.set_adapter(name)
+        require_trained(self.lm, self.matrices, name)
 
     def remove(self, name: str) -> None:
         """Forget an adapter that nobody will use again; the first one stays, since Unsloth built the model on it."""
@@ -214,6 +231,7 @@ class UnslothSeat(SeatModel):
         return {name: t.detach().cpu().clone() for name, t in state.items()}
 
     def load_adapter_state(self, state: dict[str, Tensor]) -> None:
+        require_state(state, self.adapter_state())
         set_peft_model_state_dict(self.unsloth.peft, state, adapter_name=self.adapter)
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:

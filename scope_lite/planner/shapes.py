@@ -131,13 +131,9 @@ def from_folder(folder: Path) -> ModelShape:
     """
     if not (folder / "config.json").is_file():
         raise ScopeError(f"{folder} has no config.json: give the folder of a model, or a name")
-    from transformers import AutoConfig
+    from scope_lite.engines.folders import read_config
 
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:
-        # JSON, encoding and validation errors alike mean: this is no model's config
-        raise ScopeError(f"cannot read {folder / 'config.json'}: {str(error).splitlines()[0]}") from error
+    config = read_config(folder)
     return dataclasses.replace(from_config(config), name=folder.resolve().name)
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 from PIL import Image
 
 from scope_lite import runs as run_folders
+from scope_lite.alarm import collapse
 from scope_lite.errors import ScopeError
 from scope_lite.figures.gallery import GALLERY, REPORT, Entry
 from scope_lite.figures.style import METHOD_LABELS
@@ -24,7 +25,7 @@ WIDTH = 1400  # pixels of a picture's longer side; the files have 300 dpi, for p
 NUMBERS = ("reward", SEEN, UNSEEN, REAL, "entropy")
 HEADS = (
     "source", "run", "world", "method", "seed", "step", "training reward", "training simulators", "unseen simulators",
-    "real users", "entropy (nats)",
+    "real users", "entropy (nats)", "collapse alarm",
 )  # fmt: skip
 NEEDED = {"run", "world", "method", "seed", "step"}
 SHOWN_RUNS = 24  # runs whose dialogues are shown, at most
@@ -93,7 +94,11 @@ def _row(source: str, labels: dict[str, Any], metrics: pd.DataFrame) -> list[Any
     numbers = [float(end[0]) if end else None for end in ends]
     words = [source, labels["run"], str(labels.get("world")), METHOD_LABELS.get(method, method)]
     counts = [int(labels[name]) if pd.notna(labels.get(name)) else None for name in ("seed", "step")]
-    return [*words, *counts, *numbers]
+    verdict = collapse(metrics)
+    alarm = (
+        f"from step {verdict.steps[0]}" if verdict.steps else {False: "silent", None: "not judged"}[verdict.collapsed]
+    )
+    return [*words, *counts, *numbers, alarm]
 
 
 def gather_figures(folder: Path) -> tuple[list[Picture], list[Entry]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
 from scope_lite.config import RunConfig
-from scope_lite.engines.adapters import CONFIG, split_adapter
+from scope_lite.engines.adapters import read_adapter, split_adapter
 from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import LoadedModel, find_model
 from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, require_vllm
@@ -38,7 +37,7 @@ class VllmRollouts:
         require_vllm()
         self.config, self.base = config, config.model
         adapters = [folder for name in simulators if (folder := self._adapter(name))]
-        self._rank = max([config.lora_rank, *(_rank(folder) for folder in adapters)])
+        self._rank = max([config.lora_rank, *(read_adapter(folder)[0]["r"] for folder in adapters)])
         self._loaded: LoadedModel | None = None
         self._syncs: list[AdapterSync] = []
         """one a trained seat: the policy's first"""
@@ -102,7 +101,3 @@ class VllmRollouts:
             return None
         base, folder = split_adapter(model)
         return folder if str(base) == self.base else None
-
-
-def _rank(folder: Path) -> int:
-    return int(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["r"])

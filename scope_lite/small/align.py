@@ -50,7 +50,15 @@ from scope_lite.records import Transcript, collate
 from scope_lite.runs import checkpoints
 from scope_lite.scenes.text import fold_adapters
 from scope_lite.small.data import batch_of, histories
-from scope_lite.small.folders import lora_settings, on_top_of, replacing, working, write_manifest, write_weights
+from scope_lite.small.folders import (
+    lora_settings,
+    on_top_of,
+    replacing,
+    require_plain,
+    working,
+    write_manifest,
+    write_weights,
+)
 from scope_lite.small.packed import PackedSeat
 from scope_lite.tasks.p4g import Dialogue
 from scope_lite.tasks.p4g_acts import ACT_GROUPS, first_sentence, load_classifier
@@ -132,6 +140,8 @@ def align(
     Raises:
         ScopeError: no history that is short enough, or as for ``finetune``.
     """
+    if (start := adapters.split_adapter(config.model)[1]) is not None:
+        require_plain(start)
     loaded = load_model(config.model, device)
     aligner = Aligner(config, loaded, histories(dialogues))
     settings = asdict(config) | {"base": loaded.fingerprint, "histories": aligner.fingerprint()}

@@ -107,6 +107,17 @@ def lora_settings(peft: Any, base: str) -> dict[str, Any]:
     return {name: value for name, value in lora.items() if isinstance(value, str | int | float | list | None)}
 
 
+def require_plain(start: Path) -> None:
+    """Refuse, before any work, an adapter that :func:`on_top_of` could not add another one to.
+
+    Raises:
+        ScopeError: its scale is not alpha / r everywhere.
+    """
+    settings = adapters.read_settings(start)
+    if odd := [n for n in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern") if settings[n]]:
+        raise ScopeError(f"the adapter in {start} uses {odd[0]}: only a plain one can be trained further into one file")
+
+
 def on_top_of(
     start: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from peft import LoraConfig, get_peft_model
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 
-from scope_lite.engines.hf import LORA_TARGETS
+from scope_lite.engines.lora import add_lora
 from scope_lite.engines.pretrained import SMOLLM2, LoadedModel
 from scope_lite.errors import ScopeError
 from scope_lite.runs import checkpoints
@@ -76,12 +75,7 @@ class Trainer:
 
     def __init__(self, config: FinetuneConfig, loaded: LoadedModel, splits: dict[str, list[Example]]) -> None:
         self.config, self.loaded, self.splits = config, loaded, splits
-        lora = LoraConfig(
-            r=config.rank, lora_alpha=2 * config.rank, target_modules=[*LORA_TARGETS], task_type="CAUSAL_LM"
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            self.peft: Any = get_peft_model(loaded.model, lora)
+        self.peft = add_lora(loaded.model, config.rank, 2 * config.rank, config.seed)
         self.parameters = [p for p in self.peft.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, weight_decay=0.0)
         self.best = self.adapter()

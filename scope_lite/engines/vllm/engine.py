@@ -9,7 +9,6 @@ nothing of the distribution is cut: top_p, top_k, min_p and penalties stay off, 
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import tempfile
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_lite.engines.adapters import CONFIG, WEIGHTS
-from scope_lite.errors import ScopeError
+from scope_lite.engines.adapters import CONFIG, WEIGHTS, read_settings
+from scope_lite.errors import ScopeError, first_line
 
 if TYPE_CHECKING:
     from scope_lite.engines.hf import SeatModel
@@ -106,6 +105,7 @@ class VllmEngine:
         try:
             self.llm = self._vllm.LLM(
                 model=str(folder),
+                trust_remote_code=False,
                 dtype=self.settings.dtype,
                 seed=self.settings.seed,
                 max_model_len=self.settings.context,
@@ -212,11 +212,9 @@ class VllmEngine:
         Raises:
             ScopeError: no adapter in the folder, or one of a rank that there is no room for.
         """
-        try:
-            rank = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["r"]
-            (folder / WEIGHTS).stat()
-        except (OSError, ValueError, KeyError, TypeError):
-            raise ScopeError(f"no adapter in {folder}: it needs {CONFIG} and {WEIGHTS}") from None
+        if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
+            raise ScopeError(f"no adapter in {folder}: it needs {CONFIG} and {WEIGHTS}")
+        rank = read_settings(folder)["r"]
         if rank > self.settings.rank:
             raise ScopeError(f"the adapter in {folder} has rank {rank}, and vLLM made room for {self.settings.rank}")
         self._versions += 1
@@ -307,8 +305,3 @@ def drawn(output: Any, stop_ids: frozenset[int]) -> Drawn:
     logprobs = tuple(float(table[i].logprob) for i, table in zip(ids, output.logprobs, strict=True))
     tops = tuple(max(float(entry.logprob) for entry in table.values()) for table in output.logprobs)
     return Drawn(ids, logprobs, tops, bool(ids) and ids[-1] in stop_ids)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its kind."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
