@@ -14,10 +14,10 @@ PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 
 # The reading order. A module imports only what stands earlier; a sub-package counts as one.
 ORDER = (
-    "errors paths rng config records stats contrasts theory grpo worlds tasks prompts sampling engines verbalized "
-    "seats simulators nano rewards rollouts episodes panel collapse health referee humans yardstick runs "
-    "learner cotraining scenes train small parallel experiments figures notebook claims study series doctor chat "
-    "planner gpu_check report cli __main__"
+    "errors paths plain_yaml settings rng worlds contents config records stats contrasts theory grpo tasks prompts "
+    "sampling engines verbalized seats simulators nano rewards rollouts episodes panel collapse health referee humans "
+    "yardstick runs learner cotraining scenes train small parallel experiments figures notebook claims study series "
+    "doctor chat planner gpu_check report cli __main__"
 ).split()
 
 WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")

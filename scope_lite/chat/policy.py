@@ -191,7 +191,7 @@ def _read(folder: Path) -> tuple[RunConfig, Checkpoint | None]:
     """A run's configuration and newest checkpoint (None for a run without a step: its policy is the base model)."""
     config = load_config(folder / "config.yaml")
     try:
-        made_of = json.loads((folder / "provenance.json").read_text())["fingerprint"]
+        made_of = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError):
         made_of = None
     if made_of != config.fingerprint():  # an adapter on other weights would talk, and mean nothing

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scope_lite import paths
-from scope_lite.cli.base import Root, console, group, print_table
+from scope_lite.cli.base import Root, console, find_run, group, print_table
 from scope_lite.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -30,12 +30,13 @@ def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginni
     """One run: status, configuration, provenance, last metrics."""
     from scope_lite import runs
 
-    folder = runs.find(out, name)
+    folder = find_run(out, name)
     status = {key: value for key, value in runs.read_status(folder).items() if key != "summary" and value is not None}
     typer.echo(f"{folder}\n" + ", ".join(f"{key} {value}" for key, value in status.items()))
     for file in ("config.yaml", "provenance.json"):
         path = folder / file
-        typer.echo(f"\n{file}\n{path.read_text().rstrip()}" if path.exists() else f"\n{file}: missing")
+        text = path.read_text(encoding="utf-8", errors="replace").rstrip() if path.exists() else ""
+        typer.echo(f"\n{file}\n{text}" if path.exists() else f"\n{file}: missing")
     metrics = runs.load_metrics([folder]).drop(columns=["run", "method", "world", "seed", "model"])
     if len(metrics):
         last = metrics.ffill().iloc[[-1]].T.reset_index()
@@ -54,7 +55,7 @@ def compare(
     """Two runs: which settings differ, where they ended, and on demand their curves and dialogues side by side."""
     from scope_lite import runs
 
-    folders = runs.find(out, a), runs.find(out, b)
+    folders = find_run(out, a), find_run(out, b)
     result = runs.compare(*folders)
     print_table(result.config, "settings that differ")
     print_table(result.metrics, "last values (difference: b minus a)")
@@ -130,11 +131,11 @@ def export(
     from scope_lite import runs
 
     if to in ("wandb", "trackio"):
-        typer.echo(f"logged {runs.to_tracker(runs.find(out, run), to)} with {to}")
+        typer.echo(f"logged {runs.to_tracker(find_run(out, run), to)} with {to}")
         return
     if to != "tensorboard":
         raise ScopeError(f"cannot export to {to!r}; there are tensorboard, wandb and trackio")
-    target = runs.to_tensorboard(runs.find(out, run), folder)
+    target = runs.to_tensorboard(find_run(out, run), folder)
     typer.echo(f"wrote {target}; look at it with: tensorboard --logdir {folder}")
 
 

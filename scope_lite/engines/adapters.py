@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import adapter_folder
+from scope_lite.paths import adapter_folder, expanded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,7 +26,7 @@ def split_adapter(model: str | Path) -> tuple[str | Path, Path | None]:
     Raises:
         ScopeError: the adapter's folder holds no adapter, or one that does not say its base.
     """
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if (folder / "config.json").is_file():
         return model, None
     if (folder / CONFIG).is_file():

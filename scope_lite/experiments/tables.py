@@ -113,7 +113,7 @@ def unfinished(
     """
     wanted: dict[str, RunConfig] = {}
     for name in experiments:
-        runs = runs_of(name, seeds or EXPERIMENTS[name].seeds)
+        runs = runs_of(name, seeds)
         lacking = _shipped(extend / f"{name}.csv", runs)[1] if extend else runs
         wanted |= {config.fingerprint(): config for _, config in lacking}
     return [c for c in wanted.values() if not is_finished(folder_path(root, c.run_name(), c.fingerprint()))]
@@ -147,8 +147,8 @@ def build(
     Args:
         extend: keep also the runs that the shipped table has, of the same content (their name holds its hash).
     """
-    seeds = seeds or EXPERIMENTS[experiment].seeds
     runs = runs_of(experiment, seeds)
+    seeds = seeds or EXPERIMENTS[experiment].seeds
     _ensure_models(runs, workers)
     path = results / f"{experiment}.csv"
     kept, missing = _shipped(path, runs) if extend else (pd.DataFrame(), runs)
@@ -156,7 +156,7 @@ def build(
         return path
     made = pd.concat([kept, _trained(experiment, missing, root, workers)], ignore_index=True)
     made = _in_order(made, runs)
-    origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text())
+    origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text(encoding="utf-8"))
     note = {
         "command": f"scope-lite results build {experiment} --seeds {seeds}" + " --extend" * extend,
         "seeds": seeds,
@@ -167,7 +167,7 @@ def build(
     }
     beside = path.with_suffix(".json")
     if len(kept):
-        note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text())}
+        note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text(encoding="utf-8"))}
     results.mkdir(parents=True, exist_ok=True)
     if missing[0][1].is_text:
         said = first_and_last((key[0], root / key[1]) for key in map(_key, missing))
