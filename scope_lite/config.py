@@ -174,6 +174,8 @@ class RunConfig(Settings):
     def _fits_together(self) -> RunConfig:
         if not self.is_text and (fault := name_fault(self.model)):
             raise ValueError(f"model {self.model!r} is no folder of the world's models: {fault}")
+        if len(self.text.prices) == 1:
+            raise ValueError("text.prices are two numbers, for a million tokens read and written")
         if self.groups * self.group_size > MOST_ROWS:
             raise ValueError(f"groups x group_size is at most {MOST_ROWS:,} (got {self.groups * self.group_size:,})")
         if self.simulator.kind in ("trained", "self") and self.simulator.reward == "curriculum" and self.group_size < 3:

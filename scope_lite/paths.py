@@ -80,6 +80,17 @@ def checked_name(name: str, what: str) -> str:
     return name
 
 
+def checked_place(text: str, what: str) -> str:
+    """The text itself, if a file system may hold a file or folder of that name.
+
+    Raises:
+        ScopeError: why it may not.
+    """
+    if fault := place_fault(text):
+        raise ScopeError(f"{what} {text[: LONGEST_NAME + 1]!r}: {fault}")
+    return text
+
+
 def cache_folder() -> Path:
     """The user's cache folder for this package; ``SCOPE_LITE_CACHE`` puts it elsewhere."""
     return path_in(CACHE_VARIABLE) or user_cache_path("scope_lite")

@@ -52,7 +52,7 @@ class _Reader(yaml.SafeLoader):
             if key.tag != TEXT:
                 _refuse("a key that is no text: put it in quotes", key)
             if key.value in lines:
-                _refuse(f"the key {key.value!r} is given twice (before in line {lines[key.value]})", key)
+                _refuse(f"the key {key.value!r} is given twice (first in line {lines[key.value]})", key)
             lines[key.value] = key.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
@@ -104,5 +104,5 @@ def parse_yaml(text: str, where: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         reason = getattr(error, "problem", None) or str(error).splitlines()[0]
         mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
+        line = f", line {mark.line + 1}" if mark and "\n" in text else ""
         raise ScopeError(f"{where}{line}: not plain YAML: {reason}") from None

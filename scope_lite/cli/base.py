@@ -13,7 +13,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import LONGEST_PART
+from scope_lite.paths import checked_place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,6 +108,4 @@ def find_run(root: Path, name: str) -> Path:
     """
     from scope_lite import runs
 
-    if not name.isprintable() or any(len(part.encode()) > LONGEST_PART for part in name.split("/")):
-        raise ScopeError(f"unknown run {name[:LONGEST_PART]!r}: no file system holds a folder of that name")
-    return runs.find(root, name)
+    return runs.find(root, checked_place(name, "run"))

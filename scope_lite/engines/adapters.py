@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import adapter_folder, expanded
+from scope_lite.paths import adapter_folder, checked_place, expanded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,9 +24,9 @@ def split_adapter(model: str | Path) -> tuple[str | Path, Path | None]:
     alone names its base in ``adapter_config.json``.
 
     Raises:
-        ScopeError: the adapter's folder holds no adapter, or one that does not say its base.
+        ScopeError: a name that no folder has, a folder that holds no adapter, or one that does not say its base.
     """
-    folder = expanded(model)
+    folder = expanded(checked_place(str(model), "model"))
     if (folder / "config.json").is_file():
         return model, None
     if (folder / CONFIG).is_file():

@@ -273,7 +273,7 @@ def checked_value(value: Any, parameter: Declared) -> Any:
     if parameter.kind is None:
         return parse_yaml(value, where) if isinstance(value, str) else value
     wanted = TYPES[parameter.kind]
-    parsed: Any = parse_yaml(value, where) if isinstance(value, str) and parameter.kind != "str" else value
+    parsed = parse_yaml(value, where) if isinstance(value, str) and parameter.kind != "str" else value
     if parsed is None and parameter.optional:
         return None
     if parameter.kind == "float" and isinstance(parsed, str):  # YAML 1.1 takes 1e-3 for text
@@ -281,7 +281,8 @@ def checked_value(value: Any, parameter: Declared) -> Any:
             parsed = float(parsed)
     about = f" ({parameter.help})" if parameter.help else ""
     # True is an int to Python, not to a reader
-    if not isinstance(parsed, wanted) or (isinstance(parsed, bool) and parameter.kind != "bool"):
+    fits = isinstance(parsed, wanted) and (parameter.kind == "bool" or not isinstance(parsed, bool))
+    if not fits:
         raise ScopeError(f"{where} takes {parameter.kind}, not {value!r}{about}")
     if parameter.kind != "float":
         return parsed
