@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,9 @@ WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")
 # A figure is drawn from a table, so a figure that needs one of these computes something it should have been given.
 NO_MODELS = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 NO_LOOP = {"engines", "verbalized", "seats", "simulators", "nano", "rollouts", "panel", "learner", "train", "parallel"}
+
+# Their readers and encodings are not held to the rules on YAML and UTF-8 yet.
+BELOW_RUNS = {f"runs/{name}.py" for name in ("checkpoints", "export", "folder", "provenance", "tables")}
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -76,6 +81,23 @@ def function_lengths(text: str) -> dict[str, int]:
     """Lines of each function from its `def` to its end, by name."""
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+
+
+@cache
+def calls() -> list[tuple[str, str, ast.Call]]:
+    """Every call in the package: its file and line, the last part of what is called, the call."""
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                found.append((f"{path.relative_to(PACKAGE)}:{node.lineno}", name, node))
+    return found
+
+
+def files_that(call: str) -> set[str]:
+    """The files with a call whose source matches a pattern."""
+    return {where.split(":")[0] for where, _, node in calls() if re.match(call, ast.unparse(node))}
 
 
 def test_the_reader_of_imports_sees_lazy_relative_and_plain_imports() -> None:
@@ -161,3 +183,26 @@ def test_every_module_opens_with_a_docstring() -> None:
     silent = [str(path.relative_to(PACKAGE)) for path in sources() if path.read_text(encoding="utf-8").strip()]
     silent = [name for name in silent if not ast.get_docstring(ast.parse((PACKAGE / name).read_text(encoding="utf-8")))]
     assert silent == []
+
+
+def test_one_function_reads_every_yaml_file() -> None:
+    assert files_that(r"yaml\.(safe_|full_|unsafe_)?(load|load_all|parse|compose)\(") - BELOW_RUNS == {"plain_yaml.py"}
+
+
+def test_variables_of_this_package_are_read_in_one_place() -> None:
+    # an endpoint's key lies in a variable of the user's choice
+    assert files_that(r"os\.(environ\.get|getenv)\(") == {"paths.py", "engines/endpoint.py"}
+
+
+def test_every_text_file_and_pipe_is_utf_8() -> None:
+    others = ("os", "Image", "self.task", "scene.task", "RunFolder")  # an open() that opens no text
+    wrong = set()
+    for where, name, call in calls():
+        given = {keyword.arg for keyword in call.keywords}
+        modes = [part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        is_open = name == "fdopen" or (name == "open" and ast.unparse(call.func).rpartition(".")[0] not in others)
+        is_text = is_open and not any(re.fullmatch("[rwax]b", mode) for mode in modes)
+        is_pipe = name in ("run", "Popen", "check_output") and given & {"text", "universal_newlines"}
+        if (is_text or is_pipe or name in ("read_text", "write_text")) and "encoding" not in given:
+            wrong.add(where.split(":")[0])
+    assert wrong - BELOW_RUNS == set()
