@@ -137,7 +137,7 @@ class RunConfig(Settings):
     version: int = SCHEMA
     """version of this list of keys"""
     method: Name = "single"
-    """the method's name, for labels and colours"""
+    """the method's name, for labels and colours: one of METHODS, or one's own beside a simulator.kind"""
     world: Name = "persuasion"
     model: Place = "qwen3-tiny"
     """base model of the policy, a folder of the world's models; in text as text.simulator_model, but no endpoint; where

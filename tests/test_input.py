@@ -288,7 +288,6 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
     notebook.write_text(json.dumps({"cells": []}))
     own.write_text(FILE)
     monkeypatch.setenv(paths.WORLDS_VARIABLE, str(own))
-    monkeypatch.setattr("scope_lite.worlds.WORLDS", WORLDS)
     shipped = method_config("single").fingerprint()
 
     def made_of() -> tuple[str, str]:

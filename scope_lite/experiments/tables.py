@@ -23,7 +23,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
 from scope_lite.parallel import train_many
-from scope_lite.paths import RESULTS, RUNS
+from scope_lite.paths import RESULTS, RUNS, checked_name
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
 from scope_lite.runs.files import replace_text
 
@@ -76,7 +76,7 @@ def frozen_table(experiment: str, results: Path = RESULTS) -> pd.DataFrame:
     Raises:
         ScopeError: if it has not been made yet, with the command that makes it.
     """
-    path = results / f"{experiment}.csv"
+    path = results / f"{checked_name(experiment, 'experiment')}.csv"
     if not path.exists():
         raise ScopeError(f"no frozen table {path.name}; make it with 'scope-lite results build {experiment}'")
     return pd.read_csv(path)

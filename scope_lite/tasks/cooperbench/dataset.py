@@ -23,6 +23,7 @@ from itertools import combinations
 from pathlib import Path
 
 from scope_lite.errors import ScopeError
+from scope_lite.paths import checked_name
 
 SOURCE = "the benchmark's data set, for instance `git clone https://github.com/cooperbench/CooperBench`, folder dataset"
 _CLONE = re.compile(r"git clone\s[^\n]*?https://[\w.-]+/([\w.-]+)/([\w.-]+?)(?:\.git)?[\"'\s]")
@@ -144,7 +145,7 @@ def _task_folders(dataset: Path) -> Iterator[Path]:
 
 def _subset(dataset: Path, name: str) -> set[tuple[tuple[str, int], int, int]]:
     """Pairs of a subset, each as (task, feature, feature) with the smaller number first."""
-    path = dataset / "subsets" / f"{name}.json"
+    path = dataset / "subsets" / f"{checked_name(name, 'subset')}.json"
     if not path.is_file():
         known = sorted(place.stem for place in path.parent.glob("*.json"))
         raise ScopeError(f"{dataset} has no subset {name!r}; it has {', '.join(known) or 'none'}")
