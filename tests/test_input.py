@@ -20,6 +20,7 @@ from scope_lite.plain_yaml import LARGEST, read_yaml
 from scope_lite.scenes.text_cast import read_text_panel
 from scope_lite.series.parameters import Plan, load_scale
 from scope_lite.series.reuse import Ledger
+from scope_lite.tasks.cooperbench.dataset import read_base
 from scope_lite.worlds.members import read_panel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,6 +141,14 @@ def test_a_name_that_would_be_more_than_one_part_of_a_path_is_refused_everywhere
         assert "\n" not in str(told.value) and "\u202e" not in str(told.value)
     with pytest.raises(ScopeError):
         read_panel(name, tmp_path)
+
+
+def test_names_in_a_data_set_are_names(tmp_path):
+    (tmp_path / "Dockerfile").write_text("RUN git clone https://host/../.. x && git checkout abcdef1\n")
+    with pytest.raises(ScopeError, match="neither a Dockerfile"):
+        read_base(tmp_path)
+    (tmp_path / "Dockerfile").write_text("RUN git clone https://host/owner/name x && git checkout abcdef1\n")
+    assert read_base(tmp_path) == ("owner/name", "abcdef1")
 
 
 def test_every_name_that_is_shipped_is_a_name():
