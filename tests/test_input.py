@@ -316,20 +316,6 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
         get_world.cache_clear()
 
 
-def test_a_record_of_the_series_in_another_shape_is_no_record(tmp_path, caplog):
-    path = tmp_path / "series.json"
-    for text in (
-        "[]",
-        '{"notebooks": []}',
-        '{"notebooks": {"a": {"key": 1}}}',
-        '{"seconds": {"nano": 3}}',
-        "[" * 100_000,
-    ):
-        path.write_text(text)
-        assert Ledger(path, tmp_path).seconds(Plan(tmp_path / "a.ipynb", "nano", {}, 1)) is None
-    assert len(caplog.records) == 5
-
-
 def test_a_folder_called_as_the_embedded_model_is_not_in_a_runs_name(tmp_path, monkeypatch):
     before = method_config("single", world="p4g").fingerprint()
     (tmp_path / "smollm2").mkdir()

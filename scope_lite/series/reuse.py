@@ -16,15 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 import scope_lite
 from scope_lite.contents import own_files
-from scope_lite.errors import ScopeError
 from scope_lite.runs.files import log, replace_text
 from scope_lite.runs.provenance import package_version
 from scope_lite.series.parameters import Plan
-from scope_lite.settings import Settings, checked
 
 LIBRARIES = ("torch", "transformers", "peft", "numpy", "scipy", "pandas", "matplotlib", "ipykernel")
 RESULTS = Path("data") / "results"
@@ -32,38 +28,21 @@ RESULTS = Path("data") / "results"
 NOT_RESULTS = {"README.md"}
 
 
-class _Notebook(Settings):
-    key: str
-    inputs: dict[str, str | None]
-    outputs: list[str]
-
-
-class _File(Settings):
-    sha256: str | None
-    by: str
-
-
-class _Record(Settings):
-    notebooks: dict[str, _Notebook] = Field(default_factory=dict)
-    files: dict[str, _File] = Field(default_factory=dict)
-    seconds: dict[str, dict[str, float]] = Field(default_factory=dict)
-
-
 class Ledger:
     """The record of past runs of the series, a small JSON file beside the executed notebooks.
 
-    ``notebooks[stem]``, ``files[path]`` by the last notebook that wrote a file, ``seconds[scale][stem]`` the last
-    duration.
+    ``notebooks[stem] = {key, inputs, outputs}``, ``files[path] = {sha256, by}`` for the last notebook that wrote a
+    file, ``seconds[scale][stem]`` the last duration.
     """
 
     def __init__(self, path: Path, home: Path) -> None:
         self.path, self.home = path, home.resolve()
-        self._content: dict[str, Any] = _Record().model_dump()
+        self._content: dict[str, Any] = {"notebooks": {}, "files": {}, "seconds": {}}
         try:
-            self._content = checked(_Record, json.loads(path.read_text(encoding="utf-8")), str(path)).model_dump()
+            self._content |= json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, RecursionError, ScopeError):
+        except (OSError, ValueError, TypeError):
             log.warning("%s cannot be read; every notebook runs again", path)
 
     def seconds(self, plan: Plan) -> float | None:
@@ -78,9 +57,7 @@ class Ledger:
         files = self._content["files"]
         # a table that a later notebook has written since was not this one's input
         read = {
-            name: digest
-            for name, digest in entry["inputs"].items()
-            if name not in files or files[name]["by"] < plan.stem
+            name: digest for name, digest in entry["inputs"].items() if files.get(name, {}).get("by", "") < plan.stem
         }
         wrote = {name: files[name]["sha256"] for name in entry["outputs"] if name in files}
         return len(wrote) == len(entry["outputs"]) and all(
