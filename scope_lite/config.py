@@ -38,7 +38,8 @@ class SimulatorConfig(Settings):
     """who says how a training dialogue ended: the simulator's last word; the world, from what was said (nobody's to
     learn); or a frozen judge that takes every user for the simulator's favourite type. null: as the world has it"""
     draw: Literal["group", "rollout"] = "group"
-    """whether one simulator plays a whole group, or (the paper's) each rollout has its own"""
+    """whether one simulator plays a whole group, or each rollout has its own; paper: an ensemble rotates over rollouts
+    (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
     persona: Literal["says", "as"] = "says"
     """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
     k: int = Field(default=5, ge=1, le=100)
@@ -50,9 +51,11 @@ class SimulatorConfig(Settings):
     direction: Literal["mode", "wrong"] = "mode"
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
     reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
-    """what a trained simulator is paid for; zero and random are controls"""
+    """what a trained simulator is paid for; zero and random are controls; paper: adversarial on P4G, curriculum on
+    tau2-bench (Table 9)"""
     kl_coef: float = Field(default=0.1, ge=0, le=1e6)
-    """weight of KL(trained simulator || the simulator it started from), nats; in self-play the policy's own counts"""
+    """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
+    policy's own counts; paper: .005 (Table 6)"""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     pool_size: int = Field(default=1, ge=1, le=1000)
     """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
@@ -90,7 +93,8 @@ class TextConfig(Settings):
     """What only dialogues in text need; a nano world reads nothing of it, and its runs' names hold nothing of it."""
 
     turns: int = Field(default=4, ge=1, le=1000)
-    """messages of the policy in a dialogue, at most; paper: 10 for P4G"""
+    """messages of the policy in a dialogue, at most; paper: 10 turns for P4G (Table 6), of both sides together in the
+    public launchers, so 5 here"""
     max_new_tokens: int = Field(default=48, ge=1, le=100_000)
     """a message of the policy is cut here"""
     reply_tokens: int = Field(default=40, ge=1, le=100_000)
@@ -144,7 +148,7 @@ class RunConfig(Settings):
     an adapter is named, training starts from it"""
     seed: int = Field(default=0, ge=0, le=MAX_SEED)
     steps: int = Field(default=100, ge=0, le=10**6)
-    """optimizer steps; paper: 200"""
+    """optimizer steps; paper: 250 (Table 6)"""
     groups: int = Field(default=16, ge=1, le=MOST_ROWS)
     """groups a step; a group is one task with one simulator"""
     group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
@@ -154,7 +158,8 @@ class RunConfig(Settings):
     lora_rank: int = Field(default=8, ge=1, le=1024)
     clip_range: float = Field(default=0.2, gt=0, le=1e6)
     kl_coef: float = Field(default=0.0, ge=0, le=1e6)
-    """weight of KL(policy || base), nats"""
+    """weight of the KL term to the base, nats a token: the k3 estimator as a loss, whose value estimates
+    KL(policy || base) and whose gradient is that of KL(base || policy); paper: .005 (Table 6)"""
     scale_advantages: bool = True
     """divide centred rewards by the group's standard deviation (Eq. 2); false: centre only"""
     updates_per_step: int = Field(default=1, ge=1, le=1000)

@@ -64,14 +64,14 @@ class TrainedSimulator:
         return [*self.snapshots, self.learner.model]
 
     def entries(self, keys: RowKeys) -> Int[np.ndarray, " b"]:
-        """The pool entry that plays each row: one a group, or (the paper's) one a rollout."""
+        """The pool entry that plays each row: one a group, or one a rollout (the paper's Table 8: one a step)."""
         drawn = keys if self.settings.draw == "rollout" else keys.by_group()
         uniforms = drawn.uniforms(0, "task", token=3)[:, 0]
         edges = np.cumsum(self.weights())
         return np.minimum((edges[None, :] <= uniforms[:, None]).sum(axis=1), len(edges) - 1)
 
     def weights(self) -> Float[np.ndarray, " pool"]:
-        """Probability of each pool entry: uniform (the paper's), halving with age, or uniform over distinct ones."""
+        """Probability of each pool entry: uniform (the paper's Table 5), halving with age, or over distinct ones."""
         n = len(self.pool)
         raw: Float[np.ndarray, " pool"] = np.ones(n)
         if self.settings.pool_sampling == "newest":

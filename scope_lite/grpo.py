@@ -20,9 +20,9 @@ def group_advantages(
 ) -> Float[Tensor, "groups size"]:
     """Centre each group's rewards and divide by their population standard deviation (Eq. 2).
 
-    A group whose rewards are all equal gets zero advantage (the boundary case that the
-    paper leaves open). ``scale=False`` centres only (Dr. GRPO; pitfall P13). NaN is a
-    rollout that does not count: its advantage is zero, and the others are centred without it.
+    A group whose rewards are all equal gets zero advantage ("the update stalls", Section 2).
+    ``scale=False`` centres only (Dr. GRPO; pitfall P13). NaN is a rollout that does not
+    count: its advantage is zero, and the others are centred without it.
 
     Raises:
         ValueError: if a group has fewer than two rollouts.
@@ -112,7 +112,8 @@ def clipped_loss(
             simulator, those of the snapshot that spoke).
         advantages: one a rollout; ``row[i]`` is the rollout of token i.
         reference_logprobs: under the frozen start; needed when ``kl_coef`` is positive.
-            KL is the k3 estimator (Schulman 2020): unbiased and never negative.
+            KL is the k3 estimator (Schulman 2020): as a value it is unbiased for KL(policy ‖ reference) and never
+            negative; as a loss its gradient is that of KL(reference ‖ policy).
 
     No token at all (a fully masked batch) gives a loss of 0, not NaN (pitfall P11).
     """

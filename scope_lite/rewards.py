@@ -1,5 +1,7 @@
 """What a trained simulator is rewarded for, and a guard against variance that means nothing.
 
+The paper (Table 9) pays the simulator adversarially on Persuasion for Good and by a curriculum on τ²-bench.
+
 Each reward turns the policy's rewards of a batch, (groups, size) in [0, 1], into one
 reward a rollout for the simulator, which is then centred and scaled in its group like
 any other (``grpo.group_advantages``).
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from scope_lite.rng import RowKeys
 
-TARGET_VARIANCE = 0.25  # the most that a reward in [0, 1] can have (paper)
+TARGET_VARIANCE = 0.25  # the most that a reward in [0, 1] can have; the paper's target (Table 9)
 
 Rewards = Float[Tensor, "groups size"]
 
@@ -24,12 +26,14 @@ Rewards = Float[Tensor, "groups size"]
 def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
     """Credit (R_i - group mean)^2: what rollout i adds to its group's variance (ddof 0).
 
-    The paper keeps the variance of a batch near 0.25; a bonus for the whole batch would be
-    the same for every rollout and so no signal at all, hence the credit. Variance cannot
-    pass the target, so more is always better. The mean of the credit is the group's
-    population variance, at most 0.25; for 0/1 rewards with exactly half successes every
-    credit is 0.25 and the advantage is zero: the target is reached. At p = 1/2 its
-    expectation is 0.25 (1 - 1/G), .219 for G = 8.
+    The paper pays the whole group exp(-(variance - 0.25)^2 / 0.02) (Table 9). Advantages
+    that are centred in the group (Eq. 2), as here, make nothing of a value that the group
+    shares, hence the credit; without that centring the contrast is between groups. Up to a
+    factor and a constant of the group, the credit is the leave-one-out share of rollout i
+    in the group's variance. Variance cannot pass the target, so more is always better. The
+    mean of the credit is the group's population variance, at most 0.25; for 0/1 rewards
+    with exactly half successes every credit is 0.25 and the advantage is zero: the target
+    is reached. At p = 1/2 its expectation is 0.25 (1 - 1/G), .219 for G = 8.
     """
     return (rewards - rewards.mean(dim=1, keepdim=True)) ** 2
 

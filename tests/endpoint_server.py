@@ -24,7 +24,8 @@ CONFIG = SamplingConfig(max_new_tokens=10)
 USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
 
 Answer = tuple[int, dict[str, str], Any]
-"""Status, headers, and a body: an object to be sent as JSON, or bytes as they are."""
+"""Status, headers, and a body: an object to be sent as JSON, bytes as they are, or an iterator of bytes to be sent one
+after the other; with status 0 the body is all that is sent."""
 
 
 class Server(ThreadingHTTPServer):
@@ -56,17 +57,22 @@ class Handler(BaseHTTPRequestHandler):
             self.server.active += 1
             self.server.most_active = max(self.server.most_active, self.server.active)
         status, headers, payload = self.server.answer(body, number)
-        content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+        if isinstance(payload, Iterator):
+            parts, length = payload, {"connection": "close"}
+            self.close_connection = True
+        else:
+            content = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+            parts, length = iter([content]), {"content-length": str(len(content))}
         with self.server.lock:  # before the answer: the client may send its next request at once
             self.server.active -= 1
         with suppress(OSError):  # the client may have stopped waiting
-            self.send_response(status)
-            for name, value in (
-                {"content-type": "application/json", "content-length": str(len(content))} | headers
-            ).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
+            if status:
+                self.send_response(status)
+                for name, value in ({"content-type": "application/json"} | length | headers).items():
+                    self.send_header(name, value)
+                self.end_headers()
+            for part in parts:
+                self.wfile.write(part)
 
     def log_message(self, *args: Any) -> None:
         pass
@@ -76,14 +82,12 @@ def choice(text: str | None, reason: str = "stop", **more: Any) -> dict[str, Any
     return {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason, **more}
 
 
-def ok(
-    body: dict[str, Any], choices: list[dict[str, Any]] | None = None, usage: dict[str, int] | None = USAGE
-) -> Answer:
+def ok(body: dict[str, Any], choices: list[dict[str, Any]] | None = None, usage: Any = USAGE, **more: Any) -> Answer:
     """A chat completion; by default each choice repeats the last line and its own number."""
     if choices is None:
         choices = [choice(f"{body['messages'][-1]['content']} reply {i}") for i in range(body.get("n", 1))]
     return 200, {}, {"id": "x", "object": "chat.completion", "created": 1, "model": "served-2026", "choices": choices,
-                     "usage": usage}  # fmt: skip
+                     "usage": usage, **more}  # fmt: skip
 
 
 def refusal(status: int, message: str = "no", **headers: str) -> Answer:

@@ -70,10 +70,26 @@ def test_an_address_where_nobody_listens_is_told(waits: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("sent", "told"),
+    [(b"", "disconnected"), (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc", "closed connection"),
+     (b"hello\r\n\r\n", "illegal status line"),
+     (b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc", "decompressing")],
+)  # fmt: skip
+def test_a_connection_that_breaks_is_tried_again_and_told_with_its_reason(
+    server: Server, waits: list[float], sent: bytes, told: str
+) -> None:
+    server.answer = lambda body, number: (0, {}, iter([sent])) if number == 0 else ok(body)
+    assert texts(sampler(server).sample(CHATS[:1], 1, CONFIG)) == [["line 0 reply 0"]]
+    server.answer = lambda body, number: (0, {}, iter([sent]))
+    with pytest.raises(ScopeError, match=f"no connection to .*{told}"):
+        sampler(server, retries=1).sample(CHATS[:1], 1, CONFIG)
+
+
+@pytest.mark.parametrize(
     "payload",
     [b'{"choices": [', b"<html>busy</html>", b"[]", {}, {"choices": None}, {"choices": []}, {"choices": ["text"]},
      {"choices": [{"message": None}]}, {"choices": [{"message": {"content": ["a"]}}]},
-     {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": "many"}}],
+     {"choices": {"0": "a"}}, {"choices": [{"message": {"content": 7}}]}, b"[" * 100_000, b""],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["application/json", "text/html"])
 def test_what_is_no_chat_completion_is_told_and_never_recorded(

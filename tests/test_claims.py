@@ -191,22 +191,22 @@ def test_every_claim_is_about_experiments_and_variants_that_exist():
                 assert experiment == "multiverse" or {config.world for _, config in runs} == {world}
 
 
-def test_written_verdicts_read_back_and_give_the_same_readme(found, tmp_path):
+def test_written_verdicts_read_back_and_give_the_same_page(found, tmp_path):
     path = claims.write_claims(found, tmp_path / "claims.csv")
-    assert claims.readme_table(claims.read_claims(path)) == claims.readme_table(found)
+    assert claims.sentences(claims.read_claims(path)) == claims.sentences(found)
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(ScopeError, match="freeze=True"):
         claims.read_claims(tmp_path / "none.csv")
 
 
-def test_the_readme_is_filled_between_its_markers_only(found):
-    text = claims.fill_readme(f"before\n{BEGIN}\nstale\n{END}\nafter\n", found)
+def test_the_page_is_filled_between_its_markers_only(found):
+    text = claims.fill_page(f"before\n{BEGIN}\nstale\n{END}\nafter\n", found)
     assert text.startswith("before\n") and text.endswith(f"{END}\nafter\n") and "stale" not in text
-    assert claims.fill_readme(text, found) == text
-    assert all(f"| C{i}: " in text for i in range(1, 9))
+    assert claims.fill_page(text, found) == text
+    assert all(f"**C{i}: " in text for i in range(1, 9))
     for broken in ("no markers", BEGIN, END + BEGIN, f"{BEGIN}{END}{BEGIN}{END}"):
-        with pytest.raises(ScopeError, match="verdict table"):
-            claims.fill_readme(broken, found)
+        with pytest.raises(ScopeError, match="around its verdicts"):
+            claims.fill_page(broken, found)
 
 
 def test_sentences_name_every_claim_and_what_decides_it(found):
@@ -216,9 +216,9 @@ def test_sentences_name_every_claim_and_what_decides_it(found):
     assert "- persuasion_hard: not measured yet" in text
 
 
-def test_the_shipped_readme_agrees_with_the_shipped_verdicts():
-    readme = (HOME / "README.md").read_text(encoding="utf-8")
-    assert claims.fill_readme(readme, claims.read_claims()) == readme
+def test_the_shipped_page_agrees_with_the_shipped_verdicts():
+    page = (HOME / "docs" / "results.md").read_text(encoding="utf-8")
+    assert claims.fill_page(page, claims.read_claims()) == page
 
 
 def test_the_shipped_verdicts_are_those_of_the_shipped_tables():

@@ -269,15 +269,48 @@ def test_memory_of_one_and_of_all_together_is_bounded(way: Way, scratch: Path, m
     assert (done.ended, done.code) == ("memory", None)
 
 
+def fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk seems to lose a terabyte and a million file entries a second."""
+    monkeypatch.setattr(
+        sandbox.os,
+        "statvfs",
+        lambda _: SimpleNamespace(f_bavail=-time.monotonic() * (1 << 40), f_frsize=1, f_ffree=-time.monotonic() * 1e6),
+    )
+
+
 def test_file_size_is_bounded_and_the_folder_is_added_up_when_the_disk_fills(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = "open('big', 'wb').write(bytes(2 << 20))"
     assert not run([PYTHON, "-c", write], scratch, limits=Limits(file_mb=1)).ok
     assert (scratch / "big").stat().st_size == 1 << 20
-    monkeypatch.setattr(sandbox.shutil, "disk_usage", lambda _: SimpleNamespace(free=-time.monotonic() * (1 << 40)))
+    fills(monkeypatch)
     assert run(["sleep", "1"], scratch, limits=Limits(disk_mb=64)).ok  # somebody else's files
     assert run(["sleep", "100"], scratch, limits=Limits(disk_mb=1)).ended == "disk"
+
+
+@pytest.mark.parametrize("make", ["open(f'{i}', 'w').close()", "os.mkdir(f'{i}')", "os.symlink('/', f'{i}')"])
+def test_files_that_hold_nothing_are_counted_too(scratch: Path, monkeypatch: pytest.MonkeyPatch, make: str) -> None:
+    fills(monkeypatch)
+    many = f"import os, time\nfor i in range(200): {make}\ntime.sleep(100)"
+    assert run([PYTHON, "-c", many], scratch, limits=Limits(files=100)).ended == "disk"
+
+
+def test_the_input_of_a_command_cannot_be_written_to(way: Way, scratch: Path) -> None:
+    for write in ("os.write(0, b'x')", "os.truncate(0, 1 << 20)", "os.open('/proc/self/fd/0', os.O_WRONLY)"):
+        done = run([PYTHON, "-c", f"import os\n{write}"], scratch, way=way, stdin="words")
+        assert done.code == 1 and "Error" in done.stderr, write
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root runs foreign code as another user")
+def test_a_program_in_a_folder_closed_to_that_user_is_told_with_the_folder(scratch: Path, place: Path) -> None:
+    closed = place / "mine"
+    closed.mkdir(mode=0o700)
+    shutil.copy("/bin/true", closed / "true")
+    if jail.landlock_version() >= jail.LANDLOCK_MINIMUM:
+        with pytest.raises(ScopeError, match=f"may not enter {closed}"):
+            run([str(closed / "true")], scratch, readable=(place,), way="landlock")
+    assert sandbox._closed_to(str(closed / "true"), sandbox.Containment("landlock", "open", True, 40_001))
 
 
 def test_long_output_keeps_its_ends(scratch: Path) -> None:

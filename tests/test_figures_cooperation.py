@@ -51,10 +51,11 @@ def test_values_are_written_into_their_cells():
     assert written == {(0, 0): "0.84", (0, 1): "0.00", (1, 0): "0.48", (1, 1): "0.68"}
 
 
-def test_what_needs_people_is_left_out_and_figure_25_says_that_it_reproduces_nothing(tmp_path):
+def test_what_needs_people_is_left_out_and_what_the_paper_lacks_has_no_number(tmp_path):
     with pytest.raises(ScopeError, match="figure 12 is not drawn: it shows a page of the human-study app"):
         gallery.build(["12"], tmp_path, tmp_path)
     gallery.write_page(tmp_path)
     page = (tmp_path / "README.md").read_text()
     assert "*Figure 12:*" in page and "## Figure 12" not in page
-    assert "no caption" in page.partition("## Figure 25")[2].partition("## Figure 26")[0]
+    assert "airline" not in page.partition("## Figure 25")[2].partition("## Figure 26")[0]
+    assert "## A figure of ours: airline" in page and "Figure airline" not in page

@@ -1,4 +1,4 @@
-"""The guides beside the notebooks: their Python runs, their commands exist, their links lead somewhere."""
+"""The guides and pages: their Python runs, their commands exist, their links lead somewhere, and they can be read."""
 
 import re
 import shlex
@@ -17,6 +17,8 @@ from tests.test_text_generate import tiny
 
 GUIDES = sorted((HOME / "notebooks").glob("*.md"))
 OWN = HOME / "notebooks" / "bring_your_own.md"
+PAGES = [HOME / "README.md", HOME / "data" / "README.md", *sorted((HOME / "docs").glob("*.md")), *GUIDES]
+EVERY_PAGE = pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(HOME)))
 SMALL = {"steps": 1, "groups": 2, "group_size": 4, "eval_dialogues": 4, "final_dialogues": 4}
 
 
@@ -83,8 +85,19 @@ def test_a_guides_commands_are_commands(path):
         assert {word for word in rest if word.startswith("--")} <= known, line
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda p: p.stem)
-def test_a_guides_links_lead_somewhere(path):
+@EVERY_PAGE
+def test_no_cell_of_a_table_is_too_long_to_read(path):
+    rows = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [cell for row in rows for cell in re.split(r"(?<!\\)\|", row) if len(cell.split()) > 40] == []
+
+
+def test_the_readme_is_short_and_names_the_paper():
+    text = (HOME / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1500 and "(https://arxiv.org/abs/2608.12253)" in text
+
+
+@EVERY_PAGE
+def test_a_pages_links_lead_somewhere(path):
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         name, _, anchor = target.partition("#")

@@ -1,4 +1,4 @@
-"""The paper's claims C1 to C8 as data, and the verdict on each from the shipped tables.
+"""The paper's claims C1 to C8 as data, and the verdict on each from the shipped tables (C7 is ours).
 
 A contrast is one number a seed: a variant at the end of training minus another one of the same
 seed (or minus its own best checkpoint). The mean over seeds, with its 95 % t-interval, is held
@@ -17,8 +17,8 @@ the other side by more than it), and what is reported is the share of worlds, wi
 interval; the verdict there is "holds" if that interval lies above one half, "fails" if below.
 """
 
-from scope_lite.claims.statements import CLAIMS, ENSEMBLE, LACKED, RELATED, SETTINGS, WORLDS, Claim, Contrast
-from scope_lite.claims.text import fill_readme, readme_table, sentences
+from scope_lite.claims.statements import CLAIMS, ENSEMBLE, LACKED, RELATED, SETTINGS, Claim, Contrast
+from scope_lite.claims.text import fill_page, sentences
 from scope_lite.claims.verdicts import COLUMNS, evaluate, overall, read_claims, verdict, write_claims
 
 __all__ = [
@@ -28,14 +28,12 @@ __all__ = [
     "LACKED",
     "RELATED",
     "SETTINGS",
-    "WORLDS",
     "Claim",
     "Contrast",
     "evaluate",
-    "fill_readme",
+    "fill_page",
     "overall",
     "read_claims",
-    "readme_table",
     "sentences",
     "verdict",
     "write_claims",

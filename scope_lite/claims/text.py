@@ -1,4 +1,4 @@
-"""Verdicts in words: one sentence a setting for a notebook, and the README's table between its two markers."""
+"""Verdicts in words: one sentence a setting, for a notebook and for ``docs/results.md`` between its two markers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from scope_lite.claims.statements import CLAIMS, WORLDS
+from scope_lite.claims.statements import CLAIMS
 from scope_lite.claims.verdicts import overall
 from scope_lite.errors import ScopeError
 
@@ -50,28 +50,8 @@ def sentences(claims: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
-def readme_table(claims: pd.DataFrame) -> str:
-    """One line a claim: its verdict in each of the three worlds, elsewhere, and its share of the multiverse."""
-    found = overall(claims)
-    lines = [
-        f"| claim of the paper | {' | '.join(f'`{w}`' for w in WORLDS)} | elsewhere | random worlds |",
-        f"|{'---|' * (len(WORLDS) + 3)}",
-    ]
-    for claim in CLAIMS:
-        rows = found[found["claim"] == claim.id].to_dict("records")
-        at_home = [r for r in rows if r["world"] in WORLDS and r["model"] == "qwen3-tiny"]
-        cells = ["; ".join(_cell(r) for r in at_home if r["world"] == world) or "–" for world in WORLDS]
-        others = [r for r in rows if r not in at_home and r["experiment"] != "multiverse"]
-        known = [f"{_place(r)}: {_cell(r)}" for r in others if r["verdict"] != "not measured"]
-        cells.append("; ".join(known) or (NOT_YET if others else "–"))
-        cells.append("; ".join(_cell(r) for r in rows if r["experiment"] == "multiverse") or "–")
-        caveat = f" ({claim.caveat})" if claim.caveat else ""
-        lines.append(f"| {claim.id}: {claim.statement}{caveat} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def fill_readme(text: str, claims: pd.DataFrame) -> str:
-    """The README's text with the verdict table of these claims between the two markers.
+def fill_page(text: str, claims: pd.DataFrame) -> str:
+    """The page's text with the verdicts on these claims between the two markers.
 
     Raises:
         ScopeError: if the text does not have both markers, once each, in order.
@@ -79,5 +59,5 @@ def fill_readme(text: str, claims: pd.DataFrame) -> str:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end) or BEGIN in after or END in before + after:
-        raise ScopeError(f"the README needs the lines '{BEGIN}' and '{END}', once each, around its verdict table")
-    return f"{before}{BEGIN}\n{readme_table(claims)}\n{END}{after}"
+        raise ScopeError(f"the page needs the lines '{BEGIN}' and '{END}', once each, around its verdicts")
+    return f"{before}{BEGIN}\n{sentences(claims)}\n{END}{after}"

@@ -3,7 +3,8 @@
 Every answer is recorded on disk, by content, the moment it arrives: a second run asks for nothing, needs no key, and
 gives the same replies. That record is what makes a result repeatable. Endpoints do not keep a seed's promise across
 batches, so none is sent; ``SamplingConfig.seed`` only tells one record from another. The SDK repeats what failed on
-the way (429, 5xx, timeouts, lost connections) with growing waits, and heeds Retry-After.
+the way (429, 5xx, timeouts, lost connections) with growing waits, and heeds Retry-After. What the endpoint says of
+itself is believed only as far as it can be true; what comes in at all, ``transport`` says.
 """
 
 from __future__ import annotations
@@ -20,6 +21,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scope_lite.engines.budget import Budget
+from scope_lite.engines.completion import (
+    LENGTH_FIELDS,
+    TOO_LONG,
+    Completion,
+    can_spare,
+    one_line,
+    read_completion,
+    spare_field,
+)
 from scope_lite.engines.endpoint import Endpoint, parse_endpoint
 from scope_lite.engines.generate import Message, SamplingConfig, TextSampler
 from scope_lite.engines.pretrained import load_model
@@ -74,9 +84,10 @@ class ApiSampler:
         replies_per_request: int = 16,
         replay_only: bool = False,
     ) -> None:
-        """``concurrency`` is the most requests under way, ``timeout`` the seconds without an answer after which a try
-        counts as failed. An endpoint that refuses or ignores several replies per request is asked for one at a time.
-        With ``replay_only`` nothing is ever sent.
+        """``concurrency`` is the most requests under way, ``timeout`` the seconds after which a try without a whole
+        answer counts as failed. What an endpoint refuses and replies can do without is left out from then on; one that
+        refuses or ignores several replies per request is asked for one at a time. With ``replay_only`` nothing is ever
+        sent.
 
         Raises:
             ScopeError: a number out of range.
@@ -91,7 +102,8 @@ class ApiSampler:
         self.replies_per_request, self.replay_only = replies_per_request, replay_only
         self.name = endpoint.model
         self.account = Account()
-        self._logprobs_refused = False
+        self._left_out: set[str] = set()
+        """fields that the endpoint refused"""
         self._try, self._books = _Try(), threading.Lock()
 
     def sample(
@@ -105,7 +117,8 @@ class ApiSampler:
 
         As :meth:`TextSampler.sample`, but for what an endpoint does not tell: no token ids, entropies NaN, and
         log-probabilities and largest probabilities NaN unless the temperature is 1 and the endpoint gives them (at
-        other temperatures endpoints disagree on whether they report before or after it).
+        other temperatures endpoints disagree on whether they report before or after it). Where the endpoint says that a
+        history is longer than its model reads, the replies to it are empty, with failure "context".
 
         Raises:
             ScopeError: a grammar is set, no key, a refused or failing endpoint, an answer that is no chat completion,
@@ -155,10 +168,11 @@ class ApiSampler:
         """One line on what was asked for, read, written and paid."""
         a, b = self.account, self.budget
         served = ", ".join(sorted(a.served)) or "nobody: all replies were recorded"
+        left_out = f"; refused and left out: {', '.join(sorted(self._left_out))}" if self._left_out else ""
         unsure = f", of it {b.unconfirmed:.4g} for requests without a report" if b.unconfirmed else ""
         return (
             f"{a.requests} requests, {a.tokens_read} tokens read, {a.tokens_written} written, cost {b.spent:.4g}"
-            f"{unsure}; answered by {served}"
+            f"{unsure}; answered by {served[:200]}{left_out}"
         )
 
     def _key(self, history: Sequence[Message], config: SamplingConfig) -> str:
@@ -200,6 +214,7 @@ class ApiSampler:
         self._end_try(None)
         self.budget.reserve(self._try.worst)
         self._try.open = True
+        self._try.count += 1
 
     def _after_try(self, response: Any) -> None:
         if not response.is_success:
@@ -215,8 +230,8 @@ class ApiSampler:
         drawn: list[Reply] = []
         try:
             while len(drawn) < job.replies:
-                wanted = min(self.replies_per_request, job.replies - len(drawn))
-                drawn += self._request(job.messages, wanted, config)
+                most = 1 if "n" in self._left_out else self.replies_per_request
+                drawn += self._request(job.messages, min(most, job.replies - len(drawn)), config)
         except ScopeError as error:
             return drawn, error
         return drawn, None
@@ -225,90 +240,89 @@ class ApiSampler:
         """At most ``wanted`` replies by one request; none if it was refused for something that we can leave out."""
         import openai
 
-        fields = self.endpoint.length_limit(config.max_new_tokens) | {"top_p": 1.0} | self.endpoint.fixed_fields
-        with_logprobs = config.temperature == 1 and not self._logprobs_refused
-        if with_logprobs:
-            fields |= {"logprobs": True, "top_logprobs": 1}
-        if wanted > 1:
-            fields["n"] = wanted
-        self._try.worst = self.budget.cost(most_tokens(messages), wanted * config.max_new_tokens)
+        fields = self._fields(wanted, config)
+        # half a character, as JSON may hold one, can't be sent
+        whole = [{name: said.encode(errors="replace").decode() for name, said in m.items()} for m in messages]
+        self._try.worst, self._try.count = self.budget.cost(most_tokens(messages), wanted * config.max_new_tokens), 0
         try:
-            completion = self._client.chat.completions.create(
-                model=self.endpoint.model,
-                messages=messages,  # type: ignore[arg-type]
-                temperature=config.temperature,
-                extra_body=fields,
-            )
-            return self._read(completion, wanted, config)
-        except (openai.BadRequestError, openai.UnprocessableEntityError) as error:
-            # A refusal costs nothing; what the message names goes first.
-            if with_logprobs and (wanted == 1 or "logprobs" in error.message):
-                self._logprobs_refused = True
-            elif wanted > 1:
-                self.replies_per_request = 1
-            else:
-                raise self._complaint(error) from None
+            # The SDK's typed answer would make a number of "5" or true, and we look at every part ourselves.
+            request = {"model": self.endpoint.model, "messages": whole, **fields}
+            answer = self._client.post("/chat/completions", cast_to=object, body=request)
+            return self._book(read_completion(answer, wanted, config.temperature == 1), wanted, config)
+        except openai.APIStatusError as error:
+            # A refusal costs nothing.
+            said = f"{error.message} {error.body}"
+            if error.status_code in (400, 413, 422, 500) and TOO_LONG.search(said):
+                return [Reply("", (), (math.nan,), (math.nan,), (math.nan,), False, "context")] * wanted
+            spare = spare_field(said, fields, self._left_out) if error.status_code in (400, 422) else None
+            if spare is None:
+                raise self._complaint(error) from None  # the SDK's error holds the request, and that the key
+            self._left_out.add(spare)
             return []
         except openai.OpenAIError as error:
-            raise self._complaint(error) from None  # the SDK's error holds the request, and that the key
-        except ValueError:
+            raise self._complaint(error) from None
+        except (ValueError, RecursionError):
             raise ScopeError(f"{self.endpoint.base_url} answered with something that is no chat completion") from None
         finally:
             self._end_try(None)
 
-    def _read(self, completion: Any, wanted: int, config: SamplingConfig) -> list[Reply]:
-        """Book an answer and read its replies; ValueError if it is no chat completion."""
-        try:
-            usage = completion.usage
-            read, written = (usage.prompt_tokens + 0, usage.completion_tokens + 0) if usage else (0, 0)
-            replies = [read_choice(choice, config.temperature == 1) for choice in completion.choices[:wanted]]
-        except (AttributeError, TypeError) as error:
-            raise ValueError from error
-        if usage:
+    def _fields(self, wanted: int, config: SamplingConfig) -> dict[str, Any]:
+        """What is asked for beside model and messages, without what was refused before."""
+        length = self.endpoint.length_limit(config.max_new_tokens)
+        fields = {LENGTH_FIELDS[name] if name in self._left_out else name: most for name, most in length.items()}
+        fields |= {"temperature": config.temperature, "top_p": 1.0} | self.endpoint.fixed_fields
+        if wanted > 1:
+            fields["n"] = wanted
+        if config.temperature == 1 and "logprobs" not in self._left_out:
+            fields |= {"logprobs": True, "top_logprobs": 1}
+        return {
+            name: value for name, value in fields.items() if name not in self._left_out or not can_spare(name, value)
+        }
+
+    def _book(self, answer: Completion, wanted: int, config: SamplingConfig) -> list[Reply]:
+        """Count and charge an answer; gives its replies."""
+        read, written = answer.tokens or (0, 0)
+        if answer.tokens:  # else the worst case is charged
             self._end_try(self.budget.cost(read, written))
         if written > wanted * config.max_new_tokens and self.budget.limit < math.inf:
             raise ScopeError(
                 f"{self.endpoint.base_url} wrote {written} tokens where {wanted * config.max_new_tokens} were allowed, "
                 "so no budget can be kept: set length_field"
             )
-        if not replies:
-            raise ValueError
-        if len(replies) < wanted:
-            self.replies_per_request = 1
+        if len(answer.replies) < wanted:
+            self._left_out.add("n")
         with self._books:
             self.account.requests += 1
             self.account.tokens_read += read
             self.account.tokens_written += written
-            self.account.finish_reasons.update(str(choice.finish_reason) for choice in completion.choices[:wanted])
-            self.account.served[str(completion.model)] += 1
-        return replies
+            self.account.finish_reasons.update(answer.reasons)
+            self.account.served[answer.model] += 1
+        return answer.replies
 
     def _complaint(self, error: openai.OpenAIError) -> ScopeError:
-        """The SDK's error in one line, without the key even if the endpoint quotes it."""
+        """The SDK's error in one line."""
         import openai
 
-        where, tries = self.endpoint.base_url, self.retries + 1
+        where, tries = self.endpoint.base_url, f", {self._try.count} times" if self._try.count > 1 else ""
         if isinstance(error, openai.APITimeoutError):
-            return ScopeError(f"{where} gave no answer within {self.timeout:g} s, {tries} times: raise timeout")
+            return ScopeError(f"{where} gave no answer within {self.timeout:g} s{tries}: raise timeout")
         if isinstance(error, openai.APIConnectionError):
-            reason = self._one_line(error.__cause__ or error)
+            reason = one_line(error.__cause__ or error)
             return ScopeError(f"no connection to {where} ({reason}): check the address, and that it is running")
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
             # Its message is left out: endpoints like to quote a part of the key.
             return ScopeError(f"{where} refused the key in {self.endpoint.key_variable} (HTTP {error.status_code})")
         if isinstance(error, openai.APIStatusError):
-            again = f", {tries} times" if error.status_code == 429 or error.status_code >= 500 else ""
-            return ScopeError(f"{where} answered HTTP {error.status_code}{again}: {self._one_line(error.message)}")
-        return ScopeError(f"{where}: {self._one_line(error)}")
-
-    def _one_line(self, said: object) -> str:
-        return " ".join(str(said).replace(self._client.api_key, "[key]").split())[:200]
+            told = error.body.get("message") if isinstance(error.body, dict) else None
+            return ScopeError(f"{where} answered HTTP {error.status_code}{tries}: {one_line(told or error.body)}")
+        return ScopeError(f"{where}: {one_line(error)}")
 
 
 class _Try(threading.local):
-    """The try that this thread has under way: its worst cost, and whether that is still reserved."""
+    """The try that this thread has under way: its worst cost, its number, and whether that cost is still reserved."""
 
     worst = 0.0
+    count = 0
     open = False
 
 
@@ -319,21 +333,8 @@ def _cancel(futures: Sequence[Any] | dict[Any, Any]) -> None:
 
 def most_tokens(messages: Sequence[Message]) -> int:
     """No fewer tokens than the endpoint reads: a token stands for one byte at least, plus the chat template's own."""
-    text = sum(len(part.encode()) for message in messages for part in message.values())
+    text = sum(len(part.encode(errors="surrogatepass")) for message in messages for part in message.values())
     return text + TEMPLATE_TOKENS[0] + TEMPLATE_TOKENS[1] * len(messages)
-
-
-def read_choice(choice: Any, with_logprobs: bool) -> Reply:
-    """One choice of a chat completion; AttributeError or TypeError if it is none."""
-    message = choice.message
-    text = message.content or getattr(message, "refusal", None) or ""
-    thought = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None)
-    tokens = (choice.logprobs.content or []) if choice.logprobs and with_logprobs and not thought else []
-    logprobs = [float(f"{token.logprob:.6g}") for token in tokens] or [math.nan]
-    tops = [max((top.logprob for top in token.top_logprobs or []), default=math.nan) for token in tokens] or [math.nan]
-    top_probs = tuple(float(f"{math.exp(top):.6g}") for top in tops)
-    unknown = (math.nan,) * len(logprobs)
-    return Reply(text.strip(), (), tuple(logprobs), unknown, top_probs, choice.finish_reason == "stop")
 
 
 def open_sampler(

@@ -1,7 +1,7 @@
 """Which OpenAI-compatible endpoint to ask for which model, and the client that asks it.
 
 The key is read from an environment variable when the first request is sent. It stays inside the SDK's client: it is no
-field of anything here, so no record, message or log can show it.
+field of anything here, and ``transport`` takes it out of what an endpoint quotes: no record, message or log shows it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -86,9 +85,12 @@ class Endpoint:
         """A client for this endpoint.
 
         Raises:
-            ScopeError: the key is missing or no key at all.
+            ScopeError: the key is missing or no key at all, or the environment names a proxy or certificates in vain.
         """
+        import httpx2
         import openai
+
+        from scope_lite.engines.transport import WholeAnswers
 
         key = os.environ.get(self.key_variable, "").strip()
         if not key and not self.is_local:
@@ -96,18 +98,20 @@ class Endpoint:
         if not re.fullmatch(r"[!-~]*", key):  # it would be quoted in the HTTP library's complaint
             raise ScopeError(f"the environment variable {self.key_variable} holds characters that no key has")
         tls = urlsplit(self.base_url).scheme == "https"
-        # A redirect would carry prompts to an address that nobody checked, a proxy plain http off this machine.
-        # Without TLS an empty context saves a quarter of a second of reading certificates.
-        http = openai.DefaultHttpxClient(
-            event_hooks=hooks,
-            follow_redirects=False,
-            trust_env=tls,
-            verify=tls or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            timeout=timeout,
-        )
-        return openai.OpenAI(
-            api_key=key or NO_KEY, base_url=self.base_url, timeout=timeout, max_retries=retries, http_client=http
-        )
+        try:
+            # A redirect would carry prompts to an address that nobody checked.
+            http = openai.DefaultHttpxClient(
+                transport=WholeAnswers(timeout, tls), event_hooks=hooks, follow_redirects=False, timeout=timeout
+            )
+            return openai.OpenAI(
+                api_key=key or NO_KEY, base_url=self.base_url, timeout=timeout, max_retries=retries, http_client=http
+            )
+        except (OSError, ValueError, ImportError, httpx2.InvalidURL, openai.OpenAIError) as error:
+            # Its message is left out: a proxy's address may hold a password.
+            raise ScopeError(
+                f"no client for {self.base_url} ({type(error).__name__}): correct the address, or the environment's "
+                "proxies (HTTPS_PROXY, ALL_PROXY), certificates (SSL_CERT_FILE, SSL_CERT_DIR) and OPENAI_ variables"
+            ) from None
 
 
 def parse_endpoint(text: str) -> Endpoint | None:

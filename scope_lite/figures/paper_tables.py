@@ -1,4 +1,4 @@
-"""The paper's tables 1, 3, 6 and 7 and the table of paradigms: notebook 06 shows them, and `scope-lite figures` writes.
+"""The paper's tables 1 (in two parts), 5, 6 and 7: notebook 06 shows them, and `scope-lite figures` writes.
 
 Here ``found`` is experiment -> its table (one row per run and evaluated step), as shipped or as just measured.
 """
@@ -23,7 +23,7 @@ FURTHER = {
     "persuasion, Olmo 3 policy": "family_persuasion",
     "retail, Olmo 3 policy": "family_retail",
 }
-"""the same for table 3"""
+"""the same for its second part"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ PAPER_TABLES = (
     ),
     PaperTable(
         "table03",
-        "Table 3. Another policy in the same worlds: a larger one, and one of another family. As table 1.",
+        "Table 1, second part. Another policy in the same worlds: a larger one, and one of another family.",
         lambda found: results_of(FURTHER, found),
         tuple(FURTHER.values()),
     ),
@@ -96,7 +96,7 @@ PAPER_TABLES = (
     ),
     PaperTable(
         "table_paradigms",
-        "Paradigms: who is trained, who plays the partner, and where diversity comes from.",
+        "Table 5. Methods compared: who is trained, who plays the partner, and where diversity comes from.",
         lambda _: tables.paradigms(),
     ),
 )

@@ -184,7 +184,7 @@ def plot_measured_odds(odds: pd.DataFrame, law: pd.DataFrame, rates: pd.DataFram
 
 
 def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
-    """Proposition 3.6: regrets and their bounds as more users fall outside, and the cloud for the corrected bound.
+    """Proposition 3.6: regrets and their bounds as more users fall outside, and the cloud for the second bound.
 
     Columns: sweep rho, oracle, oracle_bound, single, single_bound; cloud left (bound), right (regret), kind.
     """
@@ -196,7 +196,7 @@ def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
     ax.plot(sweep.rho, sweep.single_bound.clip(lower=-0.2), color=SHARP, ls="--", label="π(A_x)(ρδ − (1−ρ)·gain)")
     ax.fill_between(sweep.rho, sweep.single, sweep.oracle_bound, color=SOURCE, alpha=0.08, lw=0)
     ax.annotate(
-        "claimed, not lost",
+        "not lost",
         (0.4, 0.27),
         (0.5, 0.05),
         color=SOURCE,
@@ -208,7 +208,7 @@ def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
     ax = axes[1]
     _cloud(ax, cloud, "right", "left")
     ax.axline((0, 0), slope=1, color=SHARP, label="bound = regret")
-    ax.set(xlabel="regret, best single policy", ylabel="corrected bound", ylim=(-0.6, 0.7), xlim=(0, 0.7))
+    ax.set(xlabel="regret, best single policy", ylabel="bound", ylim=(-0.6, 0.7), xlim=(0, 0.7))
     _title(ax, "b", "many deployments")
     return fig
 
@@ -287,7 +287,7 @@ def plot_sharpening(curves: pd.DataFrame) -> Figure:
 
 
 def plot_population(sizes: pd.DataFrame, odds: pd.DataFrame, model: pd.DataFrame) -> Figure:
-    """Corollary B.6: what divides an exploit's advantage, growth that stays geometric, and a MODEL of the best K.
+    """Lemma B.9: what divides an exploit's advantage, growth that stays geometric, and a MODEL of the best K.
 
     Columns: sizes pool, K, gap; odds K, step, odds; model cost, K, loss, optimum.
     """

@@ -147,6 +147,13 @@ def figure_20(table: pd.DataFrame) -> Figure:
     return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
 
 
+def figure_25(table: pd.DataFrame) -> Figure:
+    """Fig. 25: RL (Single) and Verbalized Sampling on one simulator: training, unseen, entropy. From ``methods``."""
+    return curve_panels(
+        table, ("reward", UNSEEN, "entropy"), _method_colours(table, ("single", "verbalized")), METHOD_LABELS
+    )
+
+
 def figure_26(table: pd.DataFrame) -> Figure:
     """Fig. 26: RL (Single) and Verbalized Sampling against two simulators of P. From ``stronger_simulator``."""
     names = {"sim-a": "sim-a (qwen3-tiny)", "qwen3-small": "stronger (qwen3-small)"}

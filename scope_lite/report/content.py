@@ -103,12 +103,12 @@ def gather_figures(folder: Path) -> tuple[list[Picture], list[Entry]]:
     Raises:
         ScopeError: if a file is no readable picture.
     """
-    known = {entry.name: entry for entry in sorted(GALLERY, key=lambda entry: int(entry.number))}
+    known = {entry.name: entry for entry in GALLERY}
     files = {path.stem: path for path in sorted(folder.glob("*.png")) if path.stem != REPORT}
     pictures = []
     for name in [*(name for name in known if name in files), *(name for name in files if name not in known)]:
         entry = known.get(name)
-        title = f"Figure {entry.number}" if entry else name.replace("_", " ")
+        title = entry.title if entry else name.replace("_", " ")
         told = (entry.paper.replace("`", ""), entry.ours.replace("`", "")) if entry else ("", "")
         pictures.append(Picture(name, title, *told, _embedded(files[name])))
     return pictures, [entry for name, entry in known.items() if name not in files]

@@ -1,7 +1,7 @@
 """Theorem 3.2 and Proposition 3.7: how far a policy gradient moves when the simulator is replaced.
 
 Both say: the gradients against two simulators differ by at most ``B · R_max · TV``, where TV is the total variation
-between their dialogues. The source has a factor 2 that centring the reward at R_max/2 removes; constant 1 is reached.
+between their dialogues. The paper has a factor 2 that centring the reward at R_max/2 removes; constant 1 is reached.
 """
 
 from __future__ import annotations

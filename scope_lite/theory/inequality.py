@@ -1,4 +1,4 @@
-"""One shape for every result: left side, the source's right side, the sharp right side, and mutations that must fail.
+"""One shape for every result: left side, the paper's right side, the sharp right side, and mutations that must fail.
 
 A result is checked on random instances, on instances found by gradient ascent on the ratio left/right, and on a
 constructed one that reaches the sharp bound. A statement that no instance can break proves nothing about the check, so
@@ -37,7 +37,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Inequality:
-    """``left ≤ sharp`` always; ``left ≤ source`` as the source states it, which may need a condition."""
+    """``left ≤ sharp`` always; ``left ≤ source`` as the paper states it, which may need a condition."""
 
     key: str
     title: str
@@ -50,9 +50,9 @@ class Inequality:
     tight_text: str
     mutations: tuple[Mutation, ...]
     source_left: Side | None = None
-    """the source's left side, where it differs"""
+    """the paper's left side, where it differs"""
     source_holds: bool = True
-    """False where the source's statement, read literally, needs a condition that it does not state"""
+    """False where the paper's statement, read literally, needs a condition that it does not state"""
     frozen: frozenset[str] = frozenset()
     """raw entries that the ascent leaves alone"""
 
@@ -103,7 +103,7 @@ def largest_ratio(result: Inequality, instance: Any, right: Side | None = None) 
 
 
 def source_ratio(result: Inequality, instance: Any) -> float:
-    """The worst ratio of the statement as the source gives it, over a batch of instances."""
+    """The worst ratio of the statement as the paper gives it, over a batch of instances."""
     return float(ratio((result.source_left or result.left)(instance), result.source(instance)).max())
 
 

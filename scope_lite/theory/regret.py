@@ -1,8 +1,8 @@
 """Proposition 3.6: what a policy that has settled on the mode's exploits loses with real users.
 
-Users are not members of a strategy set, so "users outside A_x" is read as: on a set E of users with mass ρ, every
-exploit in A_x loses at least δ. Against the oracle, who knows the user, ρδ·π(A_x) is then lost for certain. Against the
-best single policy, what A_x gains on the other users must be subtracted first.
+On a set E of users with mass ρ (the paper's B_x, q_*), every exploit in A_x loses at least δ. Against the best single
+policy, what A_x gains on the other users is subtracted (the paper's ν); Eq. 9 also subtracts (1 − π(A_x))·R_max, which
+is not needed where the rival is that best policy. Against the oracle, who knows the user, ρδ·π(A_x) is lost.
 """
 
 from __future__ import annotations
@@ -94,6 +94,13 @@ def single_bound(case: Deployment) -> Float[Tensor, "batch"]:
     return case.exploit_mass * (case.rho * single_loss(case) - (1 - case.rho) * exploit_gain(case))
 
 
+def single_bound_paper(case: Deployment) -> Float[Tensor, "batch"]:
+    """Eq. 9 against y*: π(A_x) (ρ δ − (1−ρ) ν) − (1−π(A_x)) R_max; δ, ν on every single user, payoffs in [0, 1]."""
+    better = _advantage_over_exploits(case)
+    delta, nu = better[:, : case.n_lost].amin((-2, -1)), (-better[:, case.n_lost :]).amax((-2, -1))
+    return case.exploit_mass * (case.rho * delta - (1 - case.rho) * nu) - (1 - case.exploit_mass)
+
+
 def single_bound_uncorrected(case: Deployment) -> Float[Tensor, "batch"]:
     """π(A_x) ρ δ with δ against y*, as if exploits gained nothing off E: false."""
     return case.exploit_mass * case.rho * single_loss(case)
@@ -135,7 +142,7 @@ def exact_loss() -> Deployment:
 
 
 def gains_elsewhere() -> Deployment:
-    """The exploit earns 1 off E and 0 on E; the single best policy earns .8 everywhere: .4 is claimed, .3 is lost."""
+    """The exploit earns 1 off E and 0 on E; the single best policy earns .8 everywhere: .3 is lost, not ρδ = .4."""
     return _case([[0.0, 0.8], [1.0, 0.8]], [0.5, 0.5], [1.0, 0.0])
 
 
@@ -162,7 +169,7 @@ PROPOSITION_3_6_SINGLE = Inequality(
     build=build_deployments,
     left=single_bound,
     source=single_regret,
-    source_left=oracle_bound,
+    source_left=single_bound_paper,
     sharp=single_regret,
     tight=gains_elsewhere,
     tight_text="one exploit: 1 off E, 0 on E, against .8 everywhere",
@@ -170,5 +177,4 @@ PROPOSITION_3_6_SINGLE = Inequality(
         Mutation("no correction for gains off E", single_regret, gains_elsewhere, left=single_bound_uncorrected),
         Mutation("1.01·bound", single_regret, gains_elsewhere, left=lambda c: 1.01 * single_bound(c)),
     ),
-    source_holds=False,
 )

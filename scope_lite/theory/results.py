@@ -7,7 +7,7 @@ import pandas as pd
 from scope_lite.theory.concentration import COROLLARY_3_5, PROPOSITION_3_4
 from scope_lite.theory.gradients import PROPOSITION_3_7, THEOREM_3_2
 from scope_lite.theory.inequality import Inequality, summary_row
-from scope_lite.theory.population import COROLLARY_B_6
+from scope_lite.theory.population import LEMMA_B_9
 from scope_lite.theory.regret import PROPOSITION_3_6_ORACLE, PROPOSITION_3_6_SINGLE
 from scope_lite.theory.sharpening import PROPOSITION_F_1
 from scope_lite.theory.variance import LEMMA_3_3_ACTIONS, LEMMA_3_3_DOOB
@@ -22,7 +22,7 @@ RESULTS: tuple[Inequality, ...] = (
     PROPOSITION_3_6_SINGLE,
     PROPOSITION_3_7,
     PROPOSITION_F_1,
-    COROLLARY_B_6,
+    LEMMA_B_9,
 )
 
 

@@ -1,7 +1,8 @@
-"""Proposition F.1: sharpening P to P_γ ∝ P^γ starves rare replies, and the referee's doubt about its bound.
+"""Proposition F.1: sharpening P to P_γ ∝ P^γ starves rare replies.
 
-M is any set of replies (mass m), "rare" another (mass ρ), and λ = min_M P / max_rare P. The source's bound is right as
-displayed, for γ ≥ 1 and this λ; two other readings of λ, and γ < 1, make it false.
+The paper has one mode of mass m, a rare set of mass ρ whose replies have at most λm each, and the bound (ρ/m) λ^{γ−1}.
+Here M is any set of replies (mass m) and λ = min_M P / max_rare P, the inverse of the paper's, so λ stands below the
+line. Two other readings of λ, and γ < 1, make the bound false.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def rare_mass(case: Sharpening) -> Float[Tensor, "batch"]:
 
 
 def lambda_min_max(case: Sharpening) -> Float[Tensor, "batch"]:
-    """λ = min_M P / max_rare P: the reading under which the bound is true."""
+    """λ = min_M P / max_rare P, the inverse of the paper's: the reading under which the bound is true."""
     return case.major.amin(-1) / case.rare.amax(-1)
 
 
@@ -61,13 +62,13 @@ def lambda_max_max(case: Sharpening) -> Float[Tensor, "batch"]:
 
 
 def bound_source(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "batch"]:
-    """ρ / (m λ^{γ−1})."""
+    """ρ / (m λ^{γ−1}): the paper's (ρ/m) λ^{γ−1}, whose λ is the inverse."""
     lam = lambda_min_max(case) if lam is None else lam
     return case.rare.sum(-1) / (case.major.sum(-1) * lam ** (case.gamma - 1))
 
 
 def bound_sharp(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "batch"]:
-    """ρ / (ρ + m λ^{γ−1}), for disjoint sets: below the source's, and never above 1."""
+    """ρ / (ρ + m λ^{γ−1}), for disjoint sets: below the paper's, and never above 1."""
     x = bound_source(case, lam)
     return x / (1 + x)
 

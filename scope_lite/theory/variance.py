@@ -2,7 +2,8 @@
 
 Two splits are compared. Given the policy's realised acts, the rest of the variance is bounded by g(ε̄_H); but acts may
 repeat what the user said. Doob's split charges each surprise to its author and obeys the same bound: with the policy's
-coin flips written down in advance, no deviation means no simulator-made randomness (proof in the notebook).
+coin flips written down in advance (as the paper conditions, Eq. 6), no deviation means no simulator-made randomness
+(proof in the notebook).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def variance_bound_accumulated(process: Process) -> Float[Tensor, "batch"]:
 
 
 def variance_bound_source(process: Process) -> Float[Tensor, "batch"]:
-    """The source's form: ``R_max² ε̄_H``."""
+    """The paper's form: ``R_max² ε̄_H``."""
     return process.reward_max**2 * accumulate(process, collapse_errors(process.replies))
 
 

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from string import Template
 
 from scope_lite.tasks.cooperbench.dataset import Feature, PairTask
-from scope_lite.tasks.cooperbench.evaluate import Suite, evaluate_pair
+from scope_lite.tasks.cooperbench.evaluate import evaluate_pair
 from scope_lite.tasks.cooperbench.sandbox import Done, Limits, scratch_folder
+from scope_lite.tasks.cooperbench.testing import Suite
 from scope_lite.tasks.cooperbench.workspace import Workspace
 from scope_lite.tasks.tau2.tools import MAX_OUTPUT, CallError, ToolCall, parse_call, shown
 from scope_lite.tasks.turns import SeatName, TurnEpisode

@@ -2,46 +2,26 @@
 
 As the benchmark's paper has it, a conflict is met by a union merge (both sides' lines are kept); the result says so,
 since later versions of the benchmark count only merges without conflict. Changes to test files are left out of the
-agents' patches, so that nobody passes by rewriting the tests. The tests run in the process of the code they test, so an
-agent bent on it could still forge a pass from there; read the patches of surprising winners.
+agents' patches, so that nobody passes by rewriting the tests, and so is what decides how tests run (``testing``). The
+tests run in the process of the code they test, so an agent bent on it could still forge a pass from there; read the
+patches of surprising winners.
 """
 
 from __future__ import annotations
 
-import re
-import shutil
-import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 
-from scope_lite.errors import ScopeError
-from scope_lite.tasks.cooperbench.dataset import Feature, PairTask
-from scope_lite.tasks.cooperbench.sandbox import Containment, Limits, Way, scratch_folder
+from scope_lite.tasks.cooperbench.dataset import PairTask
+from scope_lite.tasks.cooperbench.sandbox import Containment, Way, scratch_folder
+from scope_lite.tasks.cooperbench.testing import Suite, TestRun, files_of, run_tests, whole_patch
 from scope_lite.tasks.cooperbench.workspace import BRANCH, Workspace, first_line, needed
 
 LEFT_OUT = (
-    *("tests/*", "*/tests/*", "conftest.py", "*/conftest.py", "pytest.ini", ".gitattributes", "*/.gitattributes"),
+    *("tests/*", "*/tests/*", "conftest.py", "*/conftest.py", ".gitattributes", "*/.gitattributes"),
     *("test_*.py", "*/test_*.py", "*_test.py", "*_test.go", "*.test.ts", "*.test.tsx"),
 )
 """files of an agent's patch that do not count: they could change the tests, or how git merges"""
-TEST_LIMITS = Limits(seconds=300, cpu_seconds=300)
-OUTPUT = 4_000
-"""characters kept of a test run, from its end"""
-
-
-@dataclass(frozen=True)
-class Suite:
-    """How tests are run."""
-
-    python: Path = Path(sys.executable)
-    """a Python with pytest and what the repository needs; if it is not this one, name its folders in ``readable``"""
-    command: Sequence[str] = ()
-    """for what is not Python: the whole command, run in the tree; passed means exit code 0"""
-    readable: Sequence[Path] = ()
-    environment: Mapping[str, str] | None = None
-    limits: Limits = TEST_LIMITS
 
 
 @dataclass(frozen=True)
@@ -63,6 +43,8 @@ class PairResult:
     """ends of the two test runs"""
     containment: Containment | None
     """what held the tests; None if there was nothing to test"""
+    tampered: tuple[str, ...] = ()
+    """files by which the patches would have decided how tests run; then it is no success"""
 
     @property
     def success(self) -> bool:
@@ -83,7 +65,7 @@ def evaluate_pair(
         workspace.checkout(task)
         merged, conflict, why = merge(workspace, task, patches)
         tests = [
-            run_tests(workspace.tree, feature, suite, way) if merged else _Tests(False, why, "", None)
+            run_tests(workspace, feature, suite, way) if merged else TestRun(False, why, "", None)
             for feature in task.features
         ]
     reasons = [f"feature {f.number}: {t.why}" for f, t in zip(task.features, tests, strict=True) if t.why]
@@ -97,6 +79,7 @@ def evaluate_pair(
         why="; ".join(reasons) if merged else why,
         outputs=(tests[0].output, tests[1].output),
         containment=tests[0].containment,
+        tampered=tests[0].tampered,
     )
 
 
@@ -113,7 +96,7 @@ def merge(workspace: Workspace, task: PairTask, patches: tuple[str, str]) -> tup
             needed(workspace.git("checkout", "-q", "-b", "second", workspace.base), "make a branch")
         if not patch.strip():
             continue
-        done = workspace.git("apply", "--index", "--whitespace=nowarn", *exclude, "-", stdin=patch)
+        done = workspace.git("apply", "--index", "--whitespace=nowarn", *exclude, "-", stdin=whole_patch(patch))
         if not done.ok:
             return False, False, f"the patch for feature {feature.number} does not apply: {first_line(done)}"
         commit = workspace.git("commit", "-q", "--allow-empty", "--no-verify", "-m", f"feature {feature.number}")
@@ -132,55 +115,3 @@ def _merges(workspace: Workspace, branch: str) -> bool:
     """Merge a branch; False for a conflict, which git tells by exit code 1. Any other trouble is ours."""
     done = workspace.git("merge", "-q", "--no-edit", branch)
     return done.code != 1 and needed(done, "merge").ok
-
-
-@dataclass(frozen=True)
-class _Tests:
-    passed: bool
-    why: str
-    output: str
-    containment: Containment | None
-
-
-def run_tests(merged: Path, feature: Feature, suite: Suite, way: Way | None = None) -> _Tests:
-    """One feature's tests on a copy of the merged tree: a suite leaves nothing behind for the next one.
-
-    Raises:
-        ScopeError: the tests' patch has no Python test file, and no command was given.
-    """
-    files = [path for path in files_of(feature.tests) if _is_python_test(path)]
-    if not files and not suite.command:
-        raise ScopeError(
-            f"the tests of feature {feature.number} are not Python: give the command that runs them (Suite)"
-        )
-    with scratch_folder() as scratch:
-        tree = scratch / "tree"
-        shutil.copytree(merged, tree, symlinks=True)
-        path = f"{tree}/src:{tree}"
-        environment = {"PYTHONPATH": path} | dict(suite.environment or {})
-        workspace = Workspace(scratch, suite.limits, suite.readable, environment, way)
-        applied = workspace.git("apply", "--whitespace=nowarn", "-", stdin=feature.tests)
-        if not applied.ok and not workspace.git("apply", "--3way", "-", stdin=feature.tests).ok:
-            return _Tests(False, "its tests do not apply to the merged tree", applied.stderr[-OUTPUT:], None)
-        pytest = [str(suite.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
-        done = workspace.run(list(suite.command) or pytest)
-    output = done.stdout[-OUTPUT:]
-    if done.ended != "exit":
-        why = f"its tests were ended for using too much {done.ended}"
-    elif done.code:
-        why = f"its tests fail (exit code {done.code})"
-    elif not suite.command and not re.search(r"\b[1-9]\d* passed\b", output):
-        why = "no test passed"  # exit code 0 alone is cheap: the code under test can end the process
-    else:
-        why = ""
-    return _Tests(not why, why, output, done.containment)
-
-
-def files_of(patch: str) -> list[str]:
-    """The files that a patch adds or changes."""
-    return sorted(set(re.findall(r"^\+\+\+ b/([^\t\r\n]+)", patch, re.MULTILINE)))
-
-
-def _is_python_test(path: str) -> bool:
-    name = PurePosixPath(path).name
-    return name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))

@@ -11,7 +11,8 @@ What holds, by what the system allows (``jail.py`` does it; :func:`containment` 
     fork bomb            RLIMIT_NPROC, for which root becomes a user id that nobody else has
     a hang               killed with all it started after ``Limits.seconds``
     memory               RLIMIT_AS for each process, and the sum is looked at four times a second
-    disk                 RLIMIT_FSIZE for each file; all are added up when the disk's free space falls by as much
+    disk                 RLIMIT_FSIZE for each file; all are added up when the disk's free space falls by as much,
+                         and counted when as many of its file entries are gone
     secrets              environment built anew, nothing inherited
 
 Namespaces work as root, and as a user wherever the kernel lets users have them. Debian does; Ubuntu since 23.10 and
@@ -72,6 +73,8 @@ class Limits:
     """size of one file"""
     disk_mb: int = 2048
     """size of the scratch folder"""
+    files: int = 100_000
+    """files and folders in the scratch folder"""
     output_bytes: int = 40_000
     """of each stream; the middle of a longer one is left out"""
 
@@ -145,7 +148,13 @@ def run(
         "cwd": str((cwd or scratch).resolve()),
         "readable": [*SYSTEM, sys.base_prefix, sys.prefix, *(str(path.resolve()) for path in readable)],
         "environment": _environment(scratch) | dict(environment or {}),
-        "limits": _rlimits(limits),
+        "limits": {
+            "CPU": limits.cpu_seconds,
+            "AS": limits.memory_mb << 20,
+            "FSIZE": limits.file_mb << 20,
+            "NPROC": limits.processes,
+            **{"NOFILE": 512, "CORE": 0},
+        },
         "uid": held.user,
     }
     process, report = _start(specification, stdin, together)
@@ -159,7 +168,8 @@ def run(
                 stream.pipe.close()
         answer = json.loads(report.readline() or b"{}")
     if "error" in answer:
-        raise ScopeError(f"cannot run {command[0]} contained ({held.way}): {answer['error']}")
+        closed = _closed_to(command[0], held)
+        raise ScopeError(f"cannot run {command[0]} contained ({held.way}): {answer['error']}{closed}")
     return Done(
         code=answer.get("code") if ended == "exit" else None,
         ended=ended,
@@ -169,6 +179,15 @@ def run(
         seconds=time.monotonic() - began,
         containment=held,
     )
+
+
+def _closed_to(program: str, held: Containment) -> str:
+    """Why the user id that runs foreign code cannot reach a program, if its folder is the reason."""
+    above = Path(shutil.which(program) or program).resolve().parents
+    closed = next((folder for folder in reversed(above) if folder.exists() and not folder.stat().st_mode & 1), None)
+    if held.way == "namespaces" or closed is None or os.getuid() != 0:
+        return ""
+    return f"; user id {held.user}, as which it runs, may not enter {closed}: use a program that lies elsewhere"
 
 
 @contextmanager
@@ -228,9 +247,9 @@ def _start(
     reader, writer = os.pipe()
     argument = json.dumps({**specification, "report_fd": writer, "caller": os.getpid()})
     try:
-        with tempfile.TemporaryFile() as words:
-            words.write(stdin.encode(errors="surrogateescape"))
-            words.seek(0)
+        with tempfile.NamedTemporaryFile() as file, open(file.name, "rb") as words:
+            file.write(stdin.encode(errors="surrogateescape"))
+            file.flush()  # read through a handle of its own: what is given to the command cannot be written to
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(jail.__file__).resolve()), argument],
                 stdin=words,
@@ -278,7 +297,7 @@ def _watch(
 ) -> Literal["exit", "time", "memory", "disk"]:
     """Read the output until the streams end, or until a limit is passed."""
     deadline = time.monotonic() + limits.seconds
-    free = shutil.disk_usage(scratch).free
+    before = os.statvfs(scratch)
     next_look = time.monotonic() + LOOK_EVERY
     with selectors.DefaultSelector() as selector:
         for stream in streams:
@@ -291,9 +310,12 @@ def _watch(
                 if _resident(process.pid) > limits.memory_mb << 20:
                     return "memory"
                 # others use the disk too, so what is gone from it only says when to add up
-                most = limits.disk_mb << 20
-                if free - shutil.disk_usage(scratch).free > most and _size(scratch) > most:
-                    return "disk"
+                most, now_free = limits.disk_mb << 20, os.statvfs(scratch)
+                gone = (before.f_bavail - now_free.f_bavail) * before.f_frsize, before.f_ffree - now_free.f_ffree
+                if gone[0] > most or gone[1] > limits.files:
+                    size, files = _size(scratch)
+                    if size > most or files > limits.files:
+                        return "disk"
                 next_look = now + LOOK_EVERY
             for key, _ in selector.select(min(deadline, next_look) - now):
                 if not key.data.read():
@@ -319,16 +341,17 @@ def _resident(pid: int) -> int:
     return total
 
 
-def _size(folder: Path) -> int:
-    """Bytes on disk of a folder that is being written to."""
-    total = 0
-    for place, _, files in os.walk(folder):
+def _size(folder: Path) -> tuple[int, int]:
+    """Bytes on disk of a folder that is being written to, and the files and folders in it."""
+    total = count = 0
+    for place, folders, files in os.walk(folder):
+        count += len(folders) + len(files)
         for name in files:
             try:
                 total += os.lstat(os.path.join(place, name)).st_blocks * 512
             except FileNotFoundError:
                 continue
-    return total
+    return total, count
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -355,17 +378,6 @@ def _environment(scratch: Path) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "OMP_NUM_THREADS": "1",
         "GIT_TERMINAL_PROMPT": "0",
-    }
-
-
-def _rlimits(limits: Limits) -> dict[str, int]:
-    return {
-        "CPU": limits.cpu_seconds,
-        "AS": limits.memory_mb << 20,
-        "FSIZE": limits.file_mb << 20,
-        "NPROC": limits.processes,
-        "NOFILE": 512,
-        "CORE": 0,
     }
 
 
