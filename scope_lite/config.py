@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scope_lite import MAX_SEED
-from scope_lite.contents import nano_content, own_world_content, text_content
+from scope_lite.contents import nano_content, own_world_content, text_content, text_panel_content
 from scope_lite.errors import ScopeError
 from scope_lite.paths import name_fault, text_panel
 from scope_lite.plain_yaml import read_yaml
@@ -204,10 +204,8 @@ class RunConfig(Settings):
         """Hash of this config and of the models that it names: the same content is the same run."""
         settings = self.model_dump(mode="json")
         if self.is_text:
-            panel = text_panel(self.world)
-            models = [
-                panel.read_text(encoding="utf-8"), text_content(self.model), text_content(self.text.simulator_model)
-            ]  # fmt: skip
+            panel, of_members = text_panel_content(text_panel(self.world))
+            models = [panel, text_content(self.model), text_content(self.text.simulator_model), *of_members]
             settings["text"] = {k: v for k, v in settings["text"].items() if k not in NO_CONTENT}
         else:
             models = nano_content(self.world, self.model, self.simulator.members) + own_world_content(self.world)

@@ -12,6 +12,7 @@ from typing import Any
 
 from scope_lite.errors import ScopeError
 from scope_lite.paths import CONVERSION_NOTE, WORLDS_VARIABLE, adapter_folder, expanded, model_folder, paths_in
+from scope_lite.plain_yaml import read_yaml
 
 EMBEDDED = "smollm2"
 """the text model that comes in a wheel"""
@@ -48,6 +49,13 @@ def text_content(model: str | None) -> list[str]:
     # a folder that happens to be called as an embedded model is not what is loaded
     is_folder = [p not in ("", EMBEDDED) and f.is_dir() for p, f in zip(parts, folders, strict=True)]
     return [folder_fingerprint(f) if yes else p for p, f, yes in zip(parts, folders, is_folder, strict=True)]
+
+
+def text_panel_content(panel: Path) -> tuple[str, list[list[str]]]:
+    """A text world's panel as its file lists it, and the content of the models that members have of their own."""
+    entries = read_yaml(panel) or []
+    named = [entry.get("model") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return panel.read_text(encoding="utf-8"), [text_content(model) for model in named if isinstance(model, str)]
 
 
 def own_world_content(name: str) -> list[Any]:

@@ -316,6 +316,19 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
         get_world.cache_clear()
 
 
+def test_a_model_of_a_panels_member_is_in_a_runs_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("scope_lite.config.text_panel", lambda world: tmp_path / "c.yaml")
+    names = set()
+    for weights in ("one", "other"):
+        (tmp_path / "config.json").write_text(weights)
+        file(tmp_path, f"- {{name: a, model: {json.dumps(str(tmp_path))}}}\n")
+        names.add(method_config("single", world="p4g").fingerprint())
+    assert len(names) == 2
+    (tmp_path / "c.yaml").unlink()
+    with pytest.raises(ScopeError, match="cannot read"):
+        method_config("single", world="p4g").fingerprint()
+
+
 def test_a_folder_called_as_the_embedded_model_is_not_in_a_runs_name(tmp_path, monkeypatch):
     before = method_config("single", world="p4g").fingerprint()
     (tmp_path / "smollm2").mkdir()
