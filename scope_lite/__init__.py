@@ -7,3 +7,6 @@ The modules read in the order of the data flow, and each imports only earlier on
 """
 
 __version__ = "0.1.0"
+
+MAX_SEED = 2**31 - 1
+"""the largest that every library takes (NumPy, and with it vLLM and Unsloth, ends at 2^32), also with an offset"""

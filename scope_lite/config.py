@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
+import reprlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
+from scope_lite import MAX_SEED
+from scope_lite.contents import nano_content, own_world_content, text_content, text_panel_content
 from scope_lite.errors import ScopeError
-from scope_lite.paths import adapter_folder, folder_fingerprint, model_folder, text_panel
+from scope_lite.paths import name_fault, text_panel
+from scope_lite.plain_yaml import read_yaml
+from scope_lite.settings import Name, Place, Settings, checked, closest, merged
 
 SCHEMA = 1
+MOST_ROWS = 100_000
+"""dialogues that are played at once: what the largest machine might hold"""
 TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline")
 """worlds whose dialogues are real text between language models; every other name is a nano world"""
-
-
-class Settings(BaseModel):
-    """A frozen list of documented numbers; a key it does not know is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class SimulatorConfig(Settings):
@@ -31,9 +30,9 @@ class SimulatorConfig(Settings):
     kind: Literal["frozen", "persona", "verbalized", "trained", "self"] = "frozen"
     """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS;
     trained: a second trainable seat that starts as the first member; self: the policy's own adapter in both seats"""
-    members: tuple[str, ...] = ("sim-a",)
+    members: tuple[Name, ...] = Field(default=("sim-a",), max_length=64)
     """panel members that play, one a group, in cyclic rotation over groups"""
-    sharpness: float | None = Field(default=None, gt=0)
+    sharpness: float | None = Field(default=None, gt=0, le=1000)
     """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1)"""
     outcome: Literal["simulator", "world", "judge"] | None = None
     """who says how a training dialogue ended: the simulator's last word; the world, from what was said (nobody's to
@@ -43,9 +42,9 @@ class SimulatorConfig(Settings):
     (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
     persona: Literal["says", "as"] = "says"
     """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
-    k: int = Field(default=5, ge=1)
+    k: int = Field(default=5, ge=1, le=100)
     """replies that a verbalized simulator lists (K_VS)"""
-    noise: float = Field(default=0.3, ge=0)
+    noise: float = Field(default=0.3, ge=0, le=1000)
     """error of the stated probabilities, standard deviation in nats"""
     eta: float = Field(default=0.0, ge=0, le=1)
     """how far the listed distribution is moved off P (Prop. 3.7)"""
@@ -54,15 +53,15 @@ class SimulatorConfig(Settings):
     reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
     """what a trained simulator is paid for; zero and random are controls; paper: adversarial on P4G, curriculum on
     tau2-bench (Table 9)"""
-    kl_coef: float = Field(default=0.1, ge=0)
+    kl_coef: float = Field(default=0.1, ge=0, le=1e6)
     """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
     policy's own counts; paper: .005 (Table 6)"""
-    learning_rate: float = Field(default=1e-3, gt=0)
-    pool_size: int = Field(default=1, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    pool_size: int = Field(default=1, ge=1, le=1000)
     """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
-    cadence: int = Field(default=4, ge=1)
+    cadence: int = Field(default=4, ge=1, le=10**9)
     """steps between two snapshots"""
-    head_start: int = Field(default=0, ge=0)
+    head_start: int = Field(default=0, ge=0, le=10**9)
     """steps at the start in which only the simulator learns: a test of whether the two are in a race"""
     pool_sampling: Literal["uniform", "newest", "distinct"] = "uniform"
     """how a group's simulator is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
@@ -72,6 +71,8 @@ class SimulatorConfig(Settings):
     def _fits_together(self) -> SimulatorConfig:
         if not self.members and self.kind != "self":
             raise ValueError(f"a simulator of kind {self.kind!r} needs at least one member")
+        if twice := {name for name in self.members if self.members.count(name) > 1}:
+            raise ValueError(f"members are listed once each, {min(twice)} is there twice")
         if self.reward == "disagreement" and self.pool_size < 2:
             raise ValueError("the reward 'disagreement' compares with past selves: it needs a pool_size of 2 or more")
         return self
@@ -91,21 +92,21 @@ READS: dict[str, set[str]] = {
 class TextConfig(Settings):
     """What only dialogues in text need; a nano world reads nothing of it, and its runs' names hold nothing of it."""
 
-    turns: int = Field(default=4, ge=1)
+    turns: int = Field(default=4, ge=1, le=1000)
     """messages of the policy in a dialogue, at most; paper: 10 turns for P4G (Table 6), of both sides together in the
     public launchers, so 5 here"""
-    max_new_tokens: int = Field(default=48, ge=1)
+    max_new_tokens: int = Field(default=48, ge=1, le=100_000)
     """a message of the policy is cut here"""
-    reply_tokens: int = Field(default=40, ge=1)
+    reply_tokens: int = Field(default=40, ge=1, le=100_000)
     """a simulator's reply is cut here; a verbalized list may have as many, and its marks, for each candidate"""
-    context: int | None = Field(default=None, ge=64)
+    context: int | None = Field(default=None, ge=64, le=10**7)
     """tokens that the policy's transcript may hold; a dialogue that outgrows it ends, with outcome "context"; null: as
     many as the model was made for"""
-    micro_batch: int = Field(default=4, ge=1)
+    micro_batch: int = Field(default=4, ge=1, le=MOST_ROWS)
     """dialogues whose gradient is computed at once: memory, not meaning (the gradients add up to the batch's)"""
     closing_question: bool = True
     """p4g: ask the persuadee at the end how much it is, as the payment form of the study does"""
-    simulator_model: str | None = None
+    simulator_model: Place | None = None
     """model behind the simulators: "smollm2", a folder, "smollm2+FOLDER" with an adapter ("smollm2+persuadee": one
     that is shipped), or "openai:NAME@URL"; null: the policy's own base"""
     training_engine: Literal["hf", "unsloth"] = "hf"
@@ -120,9 +121,9 @@ class TextConfig(Settings):
     """of a GPU's memory that vLLM may take; the trainer needs the rest"""
     grammar: bool | None = None
     """hold a verbalized list to its format by a grammar; null: where the simulator's model is local"""
-    retries: int = Field(default=3, ge=0)
+    retries: int = Field(default=3, ge=0, le=1000)
     """times that a verbalized list which cannot be read is asked for again; then the dialogue does not count"""
-    prices: tuple[float, ...] = ()
+    prices: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(), max_length=2)
     """of an endpoint, dollars for a million tokens read and written"""
     budget: float | None = Field(default=None, gt=0)
     """the most to spend on an endpoint, dollars"""
@@ -139,43 +140,49 @@ class RunConfig(Settings):
 
     version: int = SCHEMA
     """version of this list of keys"""
-    method: str = "single"
-    """the method's name, for labels and colours"""
-    world: str = "persuasion"
-    model: str = "qwen3-tiny"
+    method: Name = "single"
+    """the method's name, for labels and colours: one of METHODS, or one's own beside a simulator.kind"""
+    world: Name = "persuasion"
+    model: Place = "qwen3-tiny"
     """base model of the policy, a folder of the world's models; in text as text.simulator_model, but no endpoint; where
     an adapter is named, training starts from it"""
-    seed: int = Field(default=0, ge=0)
-    steps: int = Field(default=100, ge=0)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    steps: int = Field(default=100, ge=0, le=10**6)
     """optimizer steps; paper: 250 (Table 6)"""
-    groups: int = Field(default=16, ge=1)
+    groups: int = Field(default=16, ge=1, le=MOST_ROWS)
     """groups a step; a group is one task with one simulator"""
-    group_size: int = Field(default=8, ge=2)
+    group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
     """rollouts a group (G in Eq. 2)"""
-    learning_rate: float = Field(default=1e-3, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
     """of AdamW on the adapter; the paper's 1e-6 is for full weights of a 4B model"""
-    lora_rank: int = Field(default=8, ge=1)
-    clip_range: float = Field(default=0.2, gt=0)
-    kl_coef: float = Field(default=0.0, ge=0)
+    lora_rank: int = Field(default=8, ge=1, le=1024)
+    clip_range: float = Field(default=0.2, gt=0, le=1e6)
+    kl_coef: float = Field(default=0.0, ge=0, le=1e6)
     """weight of the KL term to the base, nats a token: the k3 estimator as a loss, whose value estimates
     KL(policy || base) and whose gradient is that of KL(base || policy); paper: .005 (Table 6)"""
     scale_advantages: bool = True
     """divide centred rewards by the group's standard deviation (Eq. 2); false: centre only"""
-    updates_per_step: int = Field(default=1, ge=1)
+    updates_per_step: int = Field(default=1, ge=1, le=1000)
     """optimizer steps on one batch of rollouts"""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    eval_every: int = Field(default=10, ge=1)
+    max_grad_norm: float = Field(default=1.0, gt=0, le=1e9)
+    eval_every: int = Field(default=10, ge=1, le=10**9)
     """steps between two evaluations on the panel"""
-    eval_dialogues: int = Field(default=32, ge=1)
+    eval_dialogues: int = Field(default=32, ge=1, le=MOST_ROWS)
     """dialogues a panel member, during training"""
-    final_dialogues: int = Field(default=256, ge=1)
+    final_dialogues: int = Field(default=256, ge=1, le=MOST_ROWS)
     """dialogues a panel member, after the last step"""
-    checkpoint_every: int = Field(default=50, ge=1)
+    checkpoint_every: int = Field(default=50, ge=1, le=10**9)
     simulator: SimulatorConfig = SimulatorConfig()
     text: TextConfig = TextConfig()
 
     @model_validator(mode="after")
-    def _teaches(self) -> RunConfig:
+    def _fits_together(self) -> RunConfig:
+        if not self.is_text and (fault := name_fault(self.model)):
+            raise ValueError(f"model {self.model!r} is no folder of the world's models: {fault}")
+        if len(self.text.prices) == 1:
+            raise ValueError("text.prices are two numbers, for a million tokens read and written")
+        if self.groups * self.group_size > MOST_ROWS:
+            raise ValueError(f"groups x group_size is at most {MOST_ROWS:,} (got {self.groups * self.group_size:,})")
         if self.simulator.kind in ("trained", "self") and self.simulator.reward == "curriculum" and self.group_size < 3:
             # of two, each is as far from the mean as the other: equal credit, no signal
             raise ValueError("the reward 'curriculum' tells rollouts apart from a group_size of 3 on")
@@ -197,11 +204,11 @@ class RunConfig(Settings):
         """Hash of this config and of the models that it names: the same content is the same run."""
         settings = self.model_dump(mode="json")
         if self.is_text:
-            panel = text_panel(self.world)
-            models = [panel.read_text(), _content(self.model), _content(self.text.simulator_model)]
+            panel, of_members = text_panel_content(text_panel(self.world))
+            models = [panel, text_content(self.model), text_content(self.text.simulator_model), *of_members]
             settings["text"] = {k: v for k, v in settings["text"].items() if k not in NO_CONTENT}
         else:
-            models = _shipped_models(self.world, self.model)
+            models = nano_content(self.world, self.model, self.simulator.members) + own_world_content(self.world)
             del settings["text"]
         read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
         settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
@@ -212,25 +219,6 @@ class RunConfig(Settings):
                     del settings[part][key]
         content = json.dumps([settings, models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _shipped_models(world: str, model: str) -> list[Any]:
-    """Content hashes of the world's panel and of one family; nothing for a world that has no models."""
-    path = model_folder(world) / "manifest.json"
-    if not path.exists():
-        return []
-    try:
-        manifest = json.loads(path.read_text())
-        return [manifest["panel"], manifest["families"].get(model)]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise ScopeError(f"{path} is damaged; run 'scope-lite nano build --world {world}'") from None
-
-
-def _content(model: str | None) -> list[str]:
-    """What tells one text model from another: the content of each folder that it names, else the name."""
-    parts = [model] if model and Path(model).expanduser().is_dir() else (model or "").split("+", 1)
-    folders = [Path(parts[0]).expanduser(), *(adapter_folder(part) for part in parts[1:])]
-    return [folder_fingerprint(f) if p and f.is_dir() else p for p, f in zip(parts, folders, strict=True)]
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -261,36 +249,28 @@ TEXT_DEFAULTS: dict[str, Any] = {
 """Where a text world's defaults differ: a step there takes minutes on a CPU, and a real model a smaller step."""
 
 
-def closest(word: str, known: list[str], what: str) -> str:
-    """The one-line message for a name that is not known."""
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    listed = ", ".join(known[:25]) + (f", ... ({len(known)} in all)" if len(known) > 25 else "")
-    return f"unknown {what} {word!r}{hint} Known: {listed}"
-
-
 def method_config(method: str, **overrides: Any) -> RunConfig:
     """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged.
 
     Raises:
         ScopeError: for a method, key or value that does not exist.
     """
-    if method not in METHODS:
-        raise ScopeError(closest(method, list(METHODS), "method"))
+    if not isinstance(method, str) or method not in METHODS:
+        raise ScopeError(closest(str(method), list(METHODS), "method"))
     return parse_config(_with_presets({**overrides, "method": method}))
 
 
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
     """A short config, completed by what its method's name and its world stand for."""
-    preset = METHODS[content["method"]]
-    defaults = TEXT_DEFAULTS if content.get("world") in TEXT_WORLDS else {}
-    parts = (defaults, preset, content)
-    simulator = {key: value for part in parts for key, value in (part.get("simulator") or {}).items()}
-    return {**defaults, **preset, **content, "simulator": simulator}
+    world = content.get("world")
+    defaults = TEXT_DEFAULTS if isinstance(world, str) and world in TEXT_WORLDS else {}
+    return merged(defaults, METHODS[content.get("method", "single")], content)
 
 
 def parse_config(content: Any, where: str = "config") -> RunConfig:
     """Check a mapping and make a RunConfig of it.
+
+    A method is one of METHODS, or a label of one's own beside a ``simulator.kind`` that says what it stands for.
 
     Raises:
         ScopeError: one line that names the key and what is wrong with it.
@@ -298,39 +278,27 @@ def parse_config(content: Any, where: str = "config") -> RunConfig:
     if not isinstance(content, dict):
         raise ScopeError(f"{where}: expected a mapping of keys to values, got {type(content).__name__}")
     if content.get("version", SCHEMA) != SCHEMA:
-        raise ScopeError(
-            f"{where}: written for config version {content['version']}, this is version {SCHEMA}; update it"
-        )
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            parts: dict[str, type[Settings]] = {"simulator": SimulatorConfig, "text": TextConfig}
-            fields = parts.get(key.rpartition(".")[0], RunConfig).model_fields
-            raise ScopeError(f"{where}: {closest(key.split('.')[-1], list(fields), 'key')}") from None
-        told = f"{key}: {first['msg']} (got {first['input']!r})" if key else str(first["msg"])
-        raise ScopeError(f"{where}: {told}") from None
+        version = reprlib.repr(content["version"])
+        raise ScopeError(f"{where}: written for config version {version}, this is version {SCHEMA}; update it")
+    config: RunConfig = checked(RunConfig, content, where)
+    simulator = content.get("simulator")
+    has_kind = "kind" in simulator if isinstance(simulator, dict) else simulator is not None
+    if config.method not in METHODS and not has_kind:
+        raise ScopeError(f"{where}: {closest(config.method, list(METHODS), 'method')}")
+    if "method" not in content and config.simulator.kind != "frozen":
+        raise ScopeError(f"{where}: a simulator.kind of {config.simulator.kind!r} needs a method, the run's name")
+    return config
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a YAML config; tags are refused (a config is data, not code).
+    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none).
 
     Raises:
         ScopeError: one line on whatever is wrong with the file.
     """
-    try:
-        content = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise ScopeError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise ScopeError(f"{path}{line}: not plain YAML: {reason}") from None
-    if isinstance(content, dict) and set(content) <= {"method"} | set(RunConfig.model_fields):
-        method = content.get("method")
+    content = read_yaml(path)
+    if isinstance(content, dict) and set(content) <= set(RunConfig.model_fields):
+        method = content.get("method", "single")
         if isinstance(method, str) and method in METHODS:
-            content = _with_presets(content)  # a short file names a method and what differs from it
+            content = _with_presets(content)
     return parse_config(content, str(path))

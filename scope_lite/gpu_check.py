@@ -106,9 +106,11 @@ def run_check(check: Check, model: str, on_cpu: bool, limit: float = LIMIT_SECON
         told = Path(scratch) / "result.json"
         command = [sys.executable, "-m", "scope_lite.gpu_check", check.name, model, str(int(on_cpu)), str(told)]
         # cuBLAS is deterministic only so; a run asks for deterministic kernels
-        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **os.environ}
+        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **os.environ, "PYTHONUTF8": "1"}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=env)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit, env=env
+            )
         except subprocess.TimeoutExpired:
             return Result(check.name, False, f"took longer than {limit:.0f} s")
         if done.returncode or not told.exists():

@@ -129,6 +129,7 @@ class _Worker:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONUTF8": "1",  # its log and our orders, whatever the locale
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
         with log.open("wb") as stderr:
@@ -277,7 +278,7 @@ def serve(target: str, orders: IO[str]) -> None:
     # under nohup an interrupt is ignored, and a worker whose parent has died would train on for nobody
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # whatever training prints goes to the log, so that the pipe carries answers only
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     inbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     busy = threading.Event()
@@ -295,7 +296,7 @@ def serve(target: str, orders: IO[str]) -> None:
     while (line := inbox.get()) is not None:
         order = json.loads(line)
         busy.set()
-        with open(order["log"], "w") as log:
+        with open(order["log"], "wb") as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         answer: dict[str, str | None] = {"error": None}

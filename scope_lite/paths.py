@@ -1,14 +1,47 @@
-"""Where things lie: shipped data, run folders, figures. ``SCOPE_LITE_HOME`` moves all three."""
+"""Where things lie, and which names may become part of a path.
+
+Shipped data, run folders and figures lie under ``SCOPE_LITE_HOME``, by default the checkout.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
+import re
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
-HOME = Path(os.environ.get("SCOPE_LITE_HOME", Path(__file__).resolve().parent.parent))
+from scope_lite.errors import ScopeError
+
+HOME_VARIABLE, CACHE_VARIABLE = "SCOPE_LITE_HOME", "SCOPE_LITE_CACHE"
+WORLDS_VARIABLE, P4G_VARIABLE = "SCOPE_LITE_WORLDS", "SCOPE_LITE_P4G"
+LONGEST_NAME, LONGEST_PART = 64, 255
+"""characters of a name; bytes of one part of a path that file systems hold"""
+
+
+def paths_in(variable: str) -> list[Path]:
+    """The files or folders that an environment variable lists as PATH does; none if it is unset or empty."""
+    listed = os.environ.get(variable, "").split(os.pathsep)
+    return [Path(os.path.abspath(expanded(part))) for part in listed if part.strip()]
+
+
+def path_in(variable: str) -> Path | None:
+    """The one file or folder that an environment variable names; None if it is unset or empty."""
+    given = os.environ.get(variable, "")
+    return Path(os.path.abspath(expanded(given))) if given.strip() else None
+
+
+def expanded(text: str | Path) -> Path:
+    """The path with ``~`` as the home folder; unlike Path.expanduser, an unknown ``~name`` stays as it is."""
+    return Path(os.path.expanduser(text))
+
+
+# A kernel works in the notebooks' folder: what was relative to the first process must not move with it.
+os.environ |= {name: str(path) for name in (HOME_VARIABLE, CACHE_VARIABLE, P4G_VARIABLE) if (path := path_in(name))}
+if own := paths_in(WORLDS_VARIABLE):
+    os.environ[WORLDS_VARIABLE] = os.pathsep.join(map(str, own))
+
+HOME = path_in(HOME_VARIABLE) or Path(__file__).resolve().parent.parent
 DATA = HOME / "data"
 CONVERSION_NOTE = "converted.json"  # what a converted model was made from: no part of the model
 NANO_MODELS = DATA / "models" / "nano"
@@ -18,10 +51,49 @@ FIGURES = HOME / "figures"
 RUNS = HOME / "runs"
 
 
+def name_fault(name: str) -> str:
+    """Why a text may not be the name of a method, model, world, member or run, for such names become paths; else ""."""
+    if len(name) > LONGEST_NAME:
+        return f"a name has at most {LONGEST_NAME} characters, this one {len(name)}"
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or ".." in name:
+        return "a name is made of the letters a to z, digits, '_', '-' and single '.', and begins with none of - and ."
+    return ""
+
+
+def place_fault(text: str) -> str:
+    """Why a text cannot name a folder, a model of one, or an endpoint; else ""."""
+    if not text.isprintable():
+        return "control and invisible characters are no part of a model's name"
+    if any(len(part.encode()) > LONGEST_PART for part in re.split(r"[/+]", text)):
+        return f"a part of a path has at most {LONGEST_PART} bytes"
+    return ""
+
+
+def checked_name(name: str, what: str) -> str:
+    """The name itself, if it may become part of a path.
+
+    Raises:
+        ScopeError: why it may not.
+    """
+    if fault := name_fault(name):
+        raise ScopeError(f"{what} {name[: LONGEST_NAME + 1]!r}: {fault}")
+    return name
+
+
+def checked_place(text: str, what: str) -> str:
+    """The text itself, if a file system may hold a file or folder of that name.
+
+    Raises:
+        ScopeError: why it may not.
+    """
+    if fault := place_fault(text):
+        raise ScopeError(f"{what} {text[: LONGEST_NAME + 1]!r}: {fault}")
+    return text
+
+
 def cache_folder() -> Path:
     """The user's cache folder for this package; ``SCOPE_LITE_CACHE`` puts it elsewhere."""
-    override = os.environ.get("SCOPE_LITE_CACHE")
-    return Path(override) if override else user_cache_path("scope_lite")
+    return path_in(CACHE_VARIABLE) or user_cache_path("scope_lite")
 
 
 def model_folder(world: str) -> Path:
@@ -35,32 +107,10 @@ def adapter_folder(adapter: str) -> Path:
 
     Wherever the process runs, the name is the same; so it can stand in the config of a run that others repeat.
     """
-    folder, shipped = Path(adapter).expanduser(), SMALL_MODELS / adapter
+    folder, shipped = expanded(adapter), SMALL_MODELS / adapter
     return folder if folder.is_dir() or not shipped.is_dir() else shipped
 
 
 def text_panel(world: str) -> Path:
     """The list of the simulators of a text world."""
     return DATA / "panels" / f"{world}.yaml"
-
-
-def folder_fingerprint(folder: Path) -> str:
-    """Hash a model folder by content: small files whole, large ones by size and 64 evenly spaced blocks of 64 KiB.
-
-    Every fine-tuning step moves nearly all weights, so the blocks tell two models apart without reading gigabytes.
-    """
-    blocks, block = 64, 1 << 16
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.iterdir() if p.is_file() and p.suffix in {".json", ".safetensors", ".jinja"}):
-        if path.name == CONVERSION_NOTE:
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            if size <= blocks * block:
-                digest.update(file.read())
-                continue
-            for i in range(blocks):
-                file.seek((size - block) * i // (blocks - 1))
-                digest.update(file.read(block))
-    return digest.hexdigest()

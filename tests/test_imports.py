@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,16 +16,19 @@ PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 
 # The reading order. A module imports only what stands earlier; a sub-package counts as one.
 ORDER = (
-    "errors paths rng config records stats contrasts theory grpo worlds tasks prompts sampling engines verbalized "
-    "seats simulators nano rewards rollouts episodes panel collapse health referee humans yardstick runs "
-    "alarm learner cotraining scenes train small parallel experiments figures notebook claims study series doctor chat "
-    "planner gpu_check report cli __main__"
+    "errors escaping gate paths plain_yaml settings rng worlds contents config records stats contrasts theory grpo "
+    "tasks prompts sampling engines verbalized seats simulators nano rewards rollouts episodes panel collapse health referee humans "
+    "yardstick runs alarm learner cotraining scenes train small parallel experiments figures notebook claims study "
+    "series doctor chat planner gpu_check report cli __main__"
 ).split()
 
 WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")
 # A figure is drawn from a table, so a figure that needs one of these computes something it should have been given.
 NO_MODELS = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 NO_LOOP = {"engines", "verbalized", "seats", "simulators", "nano", "rollouts", "panel", "learner", "train", "parallel"}
+
+# Their readers and encodings are not held to the rules on YAML and UTF-8 yet.
+BELOW_RUNS = {f"runs/{name}.py" for name in ("checkpoints", "export", "folder", "provenance", "tables")}
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -76,6 +81,18 @@ def function_lengths(text: str) -> dict[str, int]:
     """Lines of each function from its `def` to its end, by name."""
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return {node.name: (node.end_lineno or node.lineno) - node.lineno + 1 for node in functions}
+
+
+@cache
+def calls() -> list[tuple[str, str, ast.Call]]:
+    """Every call in the package: its file, the last part of what is called, the call."""
+    found = []
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                found.append((str(path.relative_to(PACKAGE)), name, node))
+    return found
 
 
 def test_the_reader_of_imports_sees_lazy_relative_and_plain_imports() -> None:
@@ -161,3 +178,29 @@ def test_every_module_opens_with_a_docstring() -> None:
     silent = [str(path.relative_to(PACKAGE)) for path in sources() if path.read_text(encoding="utf-8").strip()]
     silent = [name for name in silent if not ast.get_docstring(ast.parse((PACKAGE / name).read_text(encoding="utf-8")))]
     assert silent == []
+
+
+def test_one_function_reads_every_yaml_file() -> None:
+    reader = re.compile(r"yaml\.(safe_|full_|unsafe_)?(load|load_all|parse|compose)\(")
+    reading = {where for where, _, call in calls() if reader.match(ast.unparse(call))}
+    assert reading - BELOW_RUNS == {"plain_yaml.py"}
+
+
+def test_variables_of_this_package_are_read_in_one_place() -> None:
+    asking = re.compile(r"environ(\.get\(|\[[^]]+\](?! =))|getenv\(")
+    reading = {str(path.relative_to(PACKAGE)) for path in sources() if asking.search(path.read_text(encoding="utf-8"))}
+    assert reading == {"paths.py", "engines/endpoint.py"}  # an endpoint's key lies in a variable of the user's choice
+
+
+def test_every_text_file_and_pipe_is_utf_8() -> None:
+    others = ("os", "Image", "self.task", "scene.task", "RunFolder")  # an open() that opens no text
+    wrong = set()
+    for where, name, call in calls():
+        given = {keyword.arg for keyword in call.keywords}
+        modes = [part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        is_open = name == "fdopen" or (name == "open" and ast.unparse(call.func).rpartition(".")[0] not in others)
+        is_text = is_open and not any(re.fullmatch("[rwax]b", mode) for mode in modes)
+        is_pipe = name in ("run", "Popen", "check_output") and given & {"text", "universal_newlines"}
+        if (is_text or is_pipe or name in ("read_text", "write_text")) and "encoding" not in given:
+            wrong.add(where)
+    assert wrong - BELOW_RUNS == set()

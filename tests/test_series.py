@@ -127,7 +127,7 @@ def test_an_unknown_parameter_is_refused_before_anything_runs(home):
         ({"03_one": {"seedz": 1}}, r"nano.yaml \(03_one\): unknown parameter 'seedz'"),
         ({"all": {"nothing": 1}}, r"nano.yaml \(all\): unknown parameter 'nothing'"),
         ({"03_on": {"seeds": 1}}, "unknown section '03_on'; did you mean '03_one'"),
-        ({"settings": {"timeout": 1}}, "unknown setting 'timeout'"),
+        ({"settings": {"timeout": 1}}, "unknown key 'timeout'"),
         ({"all": 3}, "expected 'name: value' pairs"),
         ({"all": {"seeds": "x"}}, "parameter seeds takes int"),
     ],

@@ -103,24 +103,23 @@ def test_a_file_named_in_the_environment_is_there_in_a_new_process(tmp_path):
 
 
 def test_a_file_that_is_missing_or_broken_is_named_in_one_line(tmp_path):
-    load_files("")
-    load_files(os.pathsep)
+    load_files([])
     with pytest.raises(ScopeError, match=r"nowhere\.py is no Python file"):
-        load_files(str(tmp_path / "nowhere.py"))
+        load_files([tmp_path / "nowhere.py"])
     text = tmp_path / "world.yaml"
     text.write_text("name: x")
     with pytest.raises(ScopeError, match="is no Python file"):
-        load_files(str(text))
+        load_files([text])
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0")
     with pytest.raises(ScopeError, match=r"broken\.py: ZeroDivisionError"):
-        load_files(str(broken))
+        load_files([broken])
     broken.write_text(FILE.replace("own_world", "retail"))
     with pytest.raises(ScopeError, match="has a world of that name"):
-        load_files(str(broken))
+        load_files([broken])
     good = tmp_path / "good.py"
     good.write_text(FILE)
-    load_files(os.pathsep.join([str(good), str(good)]))
+    load_files([good, good])
     assert get_world("own_world").horizon == 2
 
 

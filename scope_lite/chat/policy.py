@@ -17,7 +17,7 @@ from scope_lite.engines.hf import SeatModel
 from scope_lite.errors import ScopeError
 from scope_lite.learner import Learner
 from scope_lite.panel import Panel
-from scope_lite.paths import RUNS
+from scope_lite.paths import RUNS, checked_place
 from scope_lite.rng import RowKeys
 from scope_lite.runs import Checkpoint, find
 from scope_lite.runs.checkpoints import load_newest
@@ -182,7 +182,7 @@ def _base(world: str) -> RunConfig:
 
 def _find(root: Path, run: str | Path) -> Path:
     try:
-        return find(root, run)
+        return find(root, checked_place(str(run), "run"))
     except ScopeError as error:
         raise ScopeError(f"{error} (an untrained policy is {BASE}<world>, such as {BASE}persuasion)") from None
 
@@ -191,7 +191,7 @@ def _read(folder: Path) -> tuple[RunConfig, Checkpoint | None]:
     """A run's configuration and newest checkpoint (None for a run without a step: its policy is the base model)."""
     config = load_config(folder / "config.yaml")
     try:
-        made_of = json.loads((folder / "provenance.json").read_text())["fingerprint"]
+        made_of = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["fingerprint"]
     except (OSError, ValueError, KeyError):
         made_of = None
     if made_of != config.fingerprint():  # an adapter on other weights would talk, and mean nothing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +14,13 @@ from typer.core import TyperGroup
 
 from scope_lite.errors import ScopeError
 from scope_lite.escaping import for_terminal
+from scope_lite.paths import HOME, HOME_VARIABLE, checked_place
 
 if TYPE_CHECKING:
     import pandas as pd
 
+MOST = 1_000_000
+"""of anything that is counted in an option; what a run holds has bounds of its own (scope_lite.config)"""
 Root = Annotated[Path, typer.Option("--out", help="Folder of the run folders.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do again what is finished.")]
 
@@ -23,8 +28,17 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Do again what is finished.
 class OneLineErrors(TyperGroup):
     """Tell a user's mistake in one line; let every other exception keep its traceback."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        # a terminal or pipe in another encoding shows \u03c4 for a letter that it lacks, and nothing breaks
+        for stream in (sys.stdout, sys.stderr):
+            if reconfigure := getattr(stream, "reconfigure", None):
+                reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
         try:
+            if not HOME.is_dir():
+                raise ScopeError(f"{HOME_VARIABLE} names {HOME}, which is no folder: it must hold data/ and notebooks/")
             return super().invoke(ctx)
         except ScopeError as exc:
             typer.echo("scope-lite: " + for_terminal(" ".join(str(exc).split())), err=True)
@@ -68,3 +82,28 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise ScopeError(f"{option} {text!r}: expected name=value")
     return name.strip(), value
+
+
+def once_each(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
+    """Names and values as a mapping.
+
+    Raises:
+        ScopeError: if a name is given twice.
+    """
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ScopeError(f"{option} {name} is given twice")
+        found[name] = value
+    return found
+
+
+def find_run(root: Path, name: str) -> Path:
+    """The run of that name, beginning of a name, or path.
+
+    Raises:
+        ScopeError: if there is none, or more than one.
+    """
+    from scope_lite import runs
+
+    return runs.find(root, checked_place(name, "run"))

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scope_lite import paths
+from scope_lite import MAX_SEED, paths
 from scope_lite.cli.base import Root, console
 from scope_lite.errors import ScopeError
 from scope_lite.escaping import for_terminal
@@ -29,9 +29,9 @@ def chat(
     partner: Annotated[
         str, typer.Option("--with", help="Who answers: you, a panel member (sim-a, real, ...), or 'training'.")
     ] = "you",
-    seed: Annotated[int, typer.Option(min=0, help="The same seed and replies give the same talk.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The same seed and replies give the same talk.")] = 0,
     alternatives: Annotated[
-        int, typer.Option(min=0, help="In text: other samples beside each message. Each costs time.")
+        int, typer.Option(min=0, max=1000, help="In text: other samples beside each message. Each costs time.")
     ] = 3,
     out: Root = paths.RUNS,
 ) -> None:

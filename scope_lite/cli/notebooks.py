@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from scope_lite import paths
-from scope_lite.cli.base import Fresh, split_pair
+from scope_lite.cli.base import Fresh, once_each, split_pair
 from scope_lite.errors import ScopeError
 
 
@@ -20,21 +20,20 @@ def run(
     everything: Annotated[bool, typer.Option("--all", help="Every notebook, every table, at full seeds.")] = False,
     fresh: Fresh = False,
     param: Annotated[list[str] | None, typer.Option(help="name=value for every notebook that declares it.")] = None,
-    timeout: Annotated[int | None, typer.Option(min=1, help="Seconds a cell may take.")] = None,
+    timeout: Annotated[int | None, typer.Option(min=1, max=10**7, help="Seconds a cell may take.")] = None,
 ) -> None:
     """Run the notebook series and leave its figures; what is unchanged is skipped."""
     from scope_lite import series
 
     folder = paths.HOME / "notebooks"
-    parameters: dict[str, Any] = dict(split_pair(text, "--param") for text in param or [])
-    if seeds is not None:
-        parameters["seeds"] = seeds
+    pairs: list[tuple[str, Any]] = [split_pair(text, "--param") for text in param or []]
+    parameters = once_each([*pairs, *([("seeds", seeds)] if seeds is not None else [])], "--param")
     notebooks = series.series_notebooks(folder, scale, only or [], everything)
     if not notebooks:
         raise ScopeError(f"there are no notebooks in {folder}; SCOPE_LITE_HOME names the folder that holds notebooks/")
-    hours = series.load_scale(folder, scale, remake=True).settings.get("hours")
+    hours = series.load_scale(folder, scale, remake=True).settings.hours
     if everything and hours:
-        typer.echo(f"--all trains at full seeds: about {hours} hours; it can be stopped and goes on where it was")
+        typer.echo(f"--all trains at full seeds: about {hours:g} hours; it can be stopped and goes on where it was")
     series.run_series(
         notebooks, out, scale, parameters, fresh, remake=everything, execution_timeout=timeout, home=paths.HOME
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scope_lite.cli.base import print_table
+from scope_lite.cli.base import MOST, print_table
 
 if TYPE_CHECKING:
     from scope_lite.planner import Plan
@@ -35,7 +35,7 @@ def plan(
     logits_everywhere: Annotated[
         bool, typer.Option("--logits-everywhere", help="Logits at every token, not at trained ones only.")
     ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to count the hours for.")] = 200,
+    steps: Annotated[int, typer.Option(min=1, max=MOST, help="Steps to count the hours for.")] = 200,
     figure: Annotated[Path | None, typer.Option(help="Draw the memory here, too (.png or .pdf).")] = None,
 ) -> None:
     """Plan memory and time on one GPU; exit code 2 and the knob to turn if it cannot fit."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scope_lite import paths
+from scope_lite import MAX_SEED, paths
+from scope_lite.cli.base import MOST
 from scope_lite.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -25,15 +26,15 @@ NAME = "02_replies"
 
 def simulator_replies(
     model: Annotated[str, typer.Argument(help='"smollm2", a folder, or openai:NAME@URL.')] = "smollm2",
-    histories: Annotated[int, typer.Option(min=1, help="Of Persuasion for Good.")] = 40,
+    histories: Annotated[int, typer.Option(min=1, max=MOST, help="Of Persuasion for Good.")] = 40,
     scenarios: Annotated[
-        int, typer.Option(min=0, help="Of tau2-bench retail, one history each; none for a persuader.")
+        int, typer.Option(min=0, max=MOST, help="Of tau2-bench retail, one history each; none for a persuader.")
     ] = 4,
-    replies: Annotated[int, typer.Option(min=2, help="At each history, per condition.")] = 64,
+    replies: Annotated[int, typer.Option(min=2, max=MOST, help="At each history, per condition.")] = 64,
     max_new_tokens: Annotated[
-        int, typer.Option(min=8, help="Longest direct reply; a list may be 4.5 times that.")
+        int, typer.Option(min=8, max=MOST, help="Longest direct reply; a list may be 4.5 times that.")
     ] = 40,
-    seed: Annotated[int, typer.Option(help="Of the replies.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the replies.")] = 0,
     role: Annotated[
         str, typer.Option(help="Who speaks in the dialogues: persuadee (the user) or persuader.")
     ] = "persuadee",

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from scope_lite import paths
-from scope_lite.cli.base import Root, group
+from scope_lite.cli.base import MOST, Root, group
 
 results_app = group("The shipped tables behind the figures.")
 
@@ -19,9 +19,9 @@ def results_build(
         list[str] | None, typer.Argument(help="Names of experiments; all of nano scale by default.")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Seeds a variant; each table's own number by default.")
+        int | None, typer.Option(min=1, max=MOST, help="Seeds a variant; each table's own number by default.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one a core by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Processes; one a core by default.")] = None,
     extend: Annotated[bool, typer.Option("--extend", help="Keep the runs that the shipped tables have.")] = False,
     out: Root = paths.RUNS,
     results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,

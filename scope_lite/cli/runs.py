@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scope_lite import paths
-from scope_lite.cli.base import Root, console, group, print_table
+from scope_lite.cli.base import Root, console, find_run, group, print_table
 from scope_lite.errors import ScopeError
 from scope_lite.escaping import for_terminal
 
@@ -31,13 +31,13 @@ def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginni
     """One run: status, configuration, provenance, last metrics."""
     from scope_lite import runs
 
-    folder = runs.find(out, name)
+    folder = find_run(out, name)
     status = {key: value for key, value in runs.read_status(folder).items() if key != "summary" and value is not None}
     typer.echo(for_terminal(f"{folder}\n" + ", ".join(f"{key} {value}" for key, value in status.items()), "\n"))
     for file in ("config.yaml", "provenance.json"):
         path = folder / file
-        written = f"\n{file}\n{path.read_text().rstrip()}" if path.exists() else f"\n{file}: missing"
-        typer.echo(for_terminal(written, "\n"))
+        text = path.read_text(encoding="utf-8", errors="replace").rstrip() if path.exists() else ""
+        typer.echo(for_terminal(f"\n{file}\n{text}" if path.exists() else f"\n{file}: missing", "\n"))
     metrics = runs.load_metrics([folder]).drop(columns=["run", "method", "world", "seed", "model"])
     if len(metrics):
         last = metrics.ffill().iloc[[-1]].T.reset_index()
@@ -57,7 +57,7 @@ def compare(
     from scope_lite import runs
     from scope_lite.alarm import collapse_of
 
-    folders = runs.find(out, a), runs.find(out, b)
+    folders = find_run(out, a), find_run(out, b)
     result = runs.compare(*folders)
     print_table(result.config, "settings that differ")
     print_table(result.metrics, "last values (difference: b minus a)")
@@ -138,11 +138,11 @@ def export(
     from scope_lite import runs
 
     if to in ("wandb", "trackio"):
-        typer.echo(f"logged {runs.to_tracker(runs.find(out, run), to)} with {to}")
+        typer.echo(f"logged {runs.to_tracker(find_run(out, run), to)} with {to}")
         return
     if to != "tensorboard":
         raise ScopeError(f"cannot export to {to!r}; there are tensorboard, wandb and trackio")
-    target = runs.to_tensorboard(runs.find(out, run), folder)
+    target = runs.to_tensorboard(find_run(out, run), folder)
     typer.echo(f"wrote {target}; look at it with: tensorboard --logdir {folder}")
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scope_lite.cli.base import group, print_table
+from scope_lite import MAX_SEED
+from scope_lite.cli.base import MOST, group, print_table
 from scope_lite.cli.replies import simulator_replies
 from scope_lite.errors import ScopeError
 
@@ -27,11 +28,11 @@ def simulator_report(
     scenarios: Annotated[
         str, typer.Option(help="retail or airline (tau2-bench's customers), or p4g (people asked to donate).")
     ] = "retail",
-    dialogues: Annotated[int, typer.Option(min=1, help="Users to be played.")] = 8,
-    replies: Annotated[int, typer.Option(min=2, help="Replies drawn at every turn.")] = 8,
+    dialogues: Annotated[int, typer.Option(min=1, max=MOST, help="Users to be played.")] = 8,
+    replies: Annotated[int, typer.Option(min=2, max=MOST, help="Replies drawn at every turn.")] = 8,
     temperature: Annotated[float, typer.Option(help="Of the replies.")] = 1.0,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest reply.")] = 80,
-    seed: Annotated[int, typer.Option(help="Of the replies.")] = 0,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=MOST, help="Longest reply.")] = 80,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the replies.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
     prices: Annotated[
         tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from scope_lite import paths
-from scope_lite.cli.base import Fresh, group
+from scope_lite import MAX_SEED, paths
+from scope_lite.cli.base import MOST, Fresh, group
 from scope_lite.errors import ScopeError
 
 small_app = group("Small text models: adapters fine-tuned on real dialogues.")
@@ -36,11 +36,13 @@ def _bar(name: str, steps: int) -> Iterator[Callable[[int, dict[str, float]], No
 @small_app.command("finetune")
 def small_finetune(
     role: Annotated[str, typer.Option(help="persuadee (the user) or persuader (the base policy).")],
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps; raise it later to go on.")] = 400,
+    steps: Annotated[int, typer.Option(min=1, max=MOST, help="Optimizer steps; raise it later to go on.")] = 400,
     raw: Annotated[Path | None, typer.Option(help="Folder of P4G's raw files; downloaded by default.")] = None,
     model: Annotated[str, typer.Option(help='What is adapted: "smollm2" or a folder.')] = "smollm2",
     learning_rate: Annotated[float, typer.Option(help="AdamW's, constant after the warm-up.")] = 5e-4,
-    seed: Annotated[int, typer.Option(help="Of the adapter's start and the dialogues' order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Of the adapter's start and the dialogues' order.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     work: Annotated[Path | None, typer.Option(help="Folder of checkpoints; runs/small/ROLE by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the adapter; data/models/small/ROLE by default.")] = None,
@@ -81,10 +83,12 @@ def small_align(
         str, typer.Option(help='Where it starts: "smollm2", a folder, or "smollm2+FOLDER" with an adapter.')
     ] = "smollm2",
     strength: Annotated[float, typer.Option(help="Weight of the reward over that of the KL.")] = 1.0,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps; raise it later to go on.")] = 60,
+    steps: Annotated[int, typer.Option(min=1, max=MOST, help="Optimizer steps; raise it later to go on.")] = 60,
     raw: Annotated[Path | None, typer.Option(help="Folder of P4G's raw files; downloaded by default.")] = None,
     learning_rate: Annotated[float, typer.Option(help="AdamW's.")] = 2e-4,
-    seed: Annotated[int, typer.Option(help="Of the adapter's start, the histories' order and the replies.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Of the adapter's start, the histories' order and the replies.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     work: Annotated[Path | None, typer.Option(help="Folder of checkpoints; runs/small/REWARD by default.")] = None,
     out: Annotated[

@@ -54,9 +54,8 @@ def make_config(path: Path | None, changes: dict[str, Any], settings: list[str])
     Raises:
         ScopeError: for an unknown key, method or value, or a method given twice.
     """
-    import yaml
-
-    from scope_lite.config import load_config, method_config, parse_config
+    from scope_lite.config import load_config, merged, method_config, parse_config
+    from scope_lite.plain_yaml import parse_yaml
 
     for text in settings:
         key, value = split_pair(text, "--set")
@@ -66,17 +65,15 @@ def make_config(path: Path | None, changes: dict[str, Any], settings: list[str])
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
                 raise ScopeError(f"--set {text}: {part} is a single value, it has no {last}")
-        try:
-            target[last] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ScopeError(f"--set {text}: the value is not plain YAML") from None
+        if last in target:
+            raise ScopeError(f"--set {text}: {key} is given twice")
+        target[last] = parse_yaml(value, f"--set {key}")
     if path is None:
         return method_config(changes.pop("method", "single"), **changes)
     content = load_config(path).model_dump(mode="json")
     if changes.get("method", content["method"]) != content["method"]:
         raise ScopeError(f"{path} says method {content['method']!r}; change the file, or leave it out for --method")
-    parts = {part: {**content[part], **changes.pop(part, {})} for part in ("simulator", "text")}
-    return parse_config({**content, **changes, **parts}, str(path))
+    return parse_config(merged(content, changes), str(path))
 
 
 class TrainingLine:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_lite.errors import ScopeError, first_line
-from scope_lite.paths import adapter_folder
+from scope_lite.paths import adapter_folder, checked_place, expanded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,9 +65,9 @@ def split_adapter(model: str | Path) -> tuple[str | Path, Path | None]:
     alone names its base in ``adapter_config.json``.
 
     Raises:
-        ScopeError: the adapter's folder holds no adapter, or one that does not say its base.
+        ScopeError: a name that no folder has, a folder that holds no adapter, or one that does not say its base.
     """
-    folder = Path(model).expanduser()
+    folder = expanded(checked_place(str(model), "model"))
     if (folder / "config.json").is_file():
         return model, None
     if (folder / CONFIG).is_file():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -61,8 +62,8 @@ class SamplingConfig:
     """EBNF grammar (xgrammar's dialect) that every reply must follow; None leaves the model free"""
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ScopeError(f"temperature must be above 0, got {self.temperature}")
+        if not 0 < self.temperature < math.inf:
+            raise ScopeError(f"temperature must be above 0 and finite, got {self.temperature}")
         if self.max_new_tokens < 1:
             raise ScopeError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
 

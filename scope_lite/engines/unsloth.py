@@ -28,13 +28,13 @@ from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from scope_lite.contents import folder_fingerprint
 from scope_lite.engines.adapters import split_adapter
 from scope_lite.engines.folders import check_files, read_config, require_finite, require_whole
 from scope_lite.engines.hf import SeatModel, Session
 from scope_lite.engines.lora import kinds_of, lora_matrices, require_state, require_trained
 from scope_lite.engines.pretrained import LoadedModel, find_model, pick_device, pick_dtype
 from scope_lite.errors import ScopeError, first_line
-from scope_lite.paths import folder_fingerprint
 from scope_lite.records import TokenBatch
 
 INSTALL = "pip install -r requirements-gpu.lock on a machine with a GPU, or make unsloth-cpu for its slow CPU build"

@@ -43,8 +43,8 @@ POLICY_RATES = (1e-3, 5e-4, 2.5e-4)
 """learning rates of the policy; the simulator's stays 1e-3"""
 CLIP_RANGES = (0.2, 1.0, 1000.0)
 """the last: never clipped"""
-MANY = 10
-"""seeds where methods are compared"""
+MANY, MOST_SEEDS = 10, 100_000
+"""seeds where methods are compared, and the most that can be asked for"""
 FIRST_WORLD = 1000
 """number of the multiverse's first random world"""
 
@@ -267,11 +267,12 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def runs_of(
-    experiment: str, seeds: int, variants: Sequence[str] | None = None, **overrides: Any
+    experiment: str, seeds: int | None, variants: Sequence[str] | None = None, **overrides: Any
 ) -> list[tuple[str, RunConfig]]:
     """(variant, config) of every run of an experiment, seed by seed; in the multiverse each seed is a world of its own.
 
     Args:
+        seeds: None: as many as its shipped table has.
         variants: only these.
         overrides: keys of RunConfig that hold for every run (steps=10 for a quick look).
 
@@ -280,6 +281,9 @@ def runs_of(
     """
     if experiment not in EXPERIMENTS:
         raise ScopeError(closest(experiment, list(EXPERIMENTS), "experiment"))
+    seeds = EXPERIMENTS[experiment].seeds if seeds is None else seeds
+    if not 0 <= seeds <= MOST_SEEDS:
+        raise ScopeError(f"an experiment has at most {MOST_SEEDS:,} seeds, not {seeds}")
     runs = []
     for seed in range(seeds):
         for label, settings in EXPERIMENTS[experiment].variants():

@@ -24,7 +24,7 @@ from scope_lite.escaping import for_csv
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
 from scope_lite.parallel import train_many
-from scope_lite.paths import RESULTS, RUNS
+from scope_lite.paths import RESULTS, RUNS, checked_name
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
 from scope_lite.runs.files import replace_text
 
@@ -77,7 +77,7 @@ def frozen_table(experiment: str, results: Path = RESULTS) -> pd.DataFrame:
     Raises:
         ScopeError: if it has not been made yet, with the command that makes it.
     """
-    path = results / f"{experiment}.csv"
+    path = results / f"{checked_name(experiment, 'experiment')}.csv"
     if not path.exists():
         raise ScopeError(f"no frozen table {path.name}; make it with 'scope-lite results build {experiment}'")
     return pd.read_csv(path)
@@ -114,7 +114,7 @@ def unfinished(
     """
     wanted: dict[str, RunConfig] = {}
     for name in experiments:
-        runs = runs_of(name, seeds or EXPERIMENTS[name].seeds)
+        runs = runs_of(name, seeds)
         lacking = _shipped(extend / f"{name}.csv", runs)[1] if extend else runs
         wanted |= {config.fingerprint(): config for _, config in lacking}
     return [c for c in wanted.values() if not is_finished(folder_path(root, c.run_name(), c.fingerprint()))]
@@ -148,8 +148,8 @@ def build(
     Args:
         extend: keep also the runs that the shipped table has, of the same content (their name holds its hash).
     """
-    seeds = seeds or EXPERIMENTS[experiment].seeds
     runs = runs_of(experiment, seeds)
+    seeds = seeds or EXPERIMENTS[experiment].seeds
     _ensure_models(runs, workers)
     path = results / f"{experiment}.csv"
     kept, missing = _shipped(path, runs) if extend else (pd.DataFrame(), runs)
@@ -157,7 +157,7 @@ def build(
         return path
     made = pd.concat([kept, _trained(experiment, missing, root, workers)], ignore_index=True)
     made = _in_order(made, runs)
-    origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text())
+    origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text(encoding="utf-8"))
     note = {
         "command": f"scope-lite results build {experiment} --seeds {seeds}" + " --extend" * extend,
         "seeds": seeds,
@@ -168,7 +168,7 @@ def build(
     }
     beside = path.with_suffix(".json")
     if len(kept):
-        note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text())}
+        note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text(encoding="utf-8"))}
     results.mkdir(parents=True, exist_ok=True)
     if missing[0][1].is_text:
         said = first_and_last((key[0], root / key[1]) for key in map(_key, missing))

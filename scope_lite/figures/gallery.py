@@ -397,4 +397,4 @@ def write_page(out: Path) -> None:
     if tables:
         lines += ["", "## Tables", "", "Each as Markdown and, beside it, as LaTeX.", ""]
         lines += [f"- [{p.stem}](tables/{p.name}): {p.read_text(encoding='utf-8').splitlines()[0]}" for p in tables]
-    (out / "README.md").write_text("\n".join(lines).rstrip() + "\n")
+    (out / "README.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from scope_lite.figures import tables
 from scope_lite.paths import NANO_MODELS
+from scope_lite.plain_yaml import read_yaml
 from scope_lite.stats import run_summaries
 
 WORLDS = {"persuasion": "methods", "persuasion_hard": "methods_hard", "retail": "methods_retail"}
@@ -52,10 +52,7 @@ def results_of(names: Mapping[str, str], found: Mapping[str, pd.DataFrame]) -> p
 def panels(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """The panels of the worlds that table 1 shows."""
     return tables.panel_table(
-        {
-            world: yaml.safe_load((NANO_MODELS / world / "panel.yaml").read_text(encoding="utf-8"))
-            for world in present(WORLDS, found)
-        }
+        {world: read_yaml(NANO_MODELS / world / "panel.yaml") for world in present(WORLDS, found)}
     )
 
 

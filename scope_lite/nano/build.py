@@ -130,7 +130,7 @@ def write_manifest(folder: Path, members: list[PanelMember]) -> None:
     for name in sorted({m.model for m in members if m.model}):
         panel |= digests(name)
     content = {"panel": panel, "families": {name: digests(name) for name in FAMILIES}}
-    (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n")
+    (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def kl_table(world_name: str) -> list[tuple[str, float]]:

@@ -62,7 +62,7 @@ def card(text: str) -> Card:
     by_name = {re.sub(r"[^a-z0-9]", "", one.name.lower()): one for one in CARDS}
     if wanted in by_name:
         return by_name[wanted]
-    number = re.fullmatch(r"(\d+)\s*(gb|gib)?", text.strip().lower())
+    number = re.fullmatch(r"([0-9]{1,5})\s*(gb|gib)?", text.strip().lower())
     if not number or int(number[1]) < 1:
         raise ScopeError(f"unknown GPU {text!r}; give its GB, or one of {', '.join(one.name for one in CARDS)}")
     size = int(number[1])

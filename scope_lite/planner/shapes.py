@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from scope_lite.config import closest
 from scope_lite.errors import ScopeError
+from scope_lite.paths import checked_place, expanded
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def shape_of(model: str) -> ModelShape:
     Raises:
         ScopeError: if it is neither, or of an architecture that is not counted here.
     """
-    if Path(model).is_dir():
-        return from_folder(Path(model))
+    if (folder := expanded(checked_place(model, "model"))).is_dir():
+        return from_folder(folder)
     name = model.rsplit("/", 1)[-1].lower()
     by_name = {shape.name.lower(): shape for shape in KNOWN}
     if name in by_name:

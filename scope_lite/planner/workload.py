@@ -6,26 +6,26 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from scope_lite.config import Settings
+from scope_lite.config import MOST_ROWS, Settings
 from scope_lite.errors import ScopeError
 
 
 class Workload(Settings):
     """One training step at scale ``full``: every dialogue played once, then every trained seat updated once."""
 
-    groups: int = Field(default=8, ge=1)
+    groups: int = Field(default=8, ge=1, le=MOST_ROWS)
     """groups a step"""
-    group_size: int = Field(default=8, ge=2)
+    group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
     """rollouts a group (G in Eq. 2)"""
-    context: int = Field(default=4096, ge=2)
+    context: int = Field(default=4096, ge=2, le=10**7)
     """tokens of a seat's transcript at the dialogue's end: prompt, tools, and both sides' words"""
-    turns: int = Field(default=10, ge=1)
+    turns: int = Field(default=10, ge=1, le=1000)
     """turns of a dialogue (H); each seat speaks once a turn"""
-    new_tokens: int = Field(default=96, ge=1)
+    new_tokens: int = Field(default=96, ge=1, le=100_000)
     """tokens that a seat writes a turn, at most"""
     adapters: int = Field(default=2, ge=1, le=2)
     """trained seats: 1 (frozen simulator), 2 (Co-Training)"""
-    lora_rank: int = Field(default=16, ge=1)
+    lora_rank: int = Field(default=16, ge=1, le=1024)
     bits: Literal[4, 16] = 16
     """of the frozen base's matrices: bf16, or NF4 with double quantisation"""
     engine: Literal["unsloth", "hf"] = "unsloth"
@@ -35,9 +35,9 @@ class Workload(Settings):
     sleep: bool | None = None
     """vLLM gives its weights and KV cache back while the seats train; none: yes, where vLLM plays, as our engine does
     on a GPU"""
-    at_once: int | None = Field(default=None, ge=1)
+    at_once: int | None = Field(default=None, ge=1, le=MOST_ROWS)
     """dialogues that are played at the same time; none: all of a step"""
-    micro_batch: int = Field(default=1, ge=1)
+    micro_batch: int = Field(default=1, ge=1, le=MOST_ROWS)
     """dialogues in one forward and backward pass"""
     checkpointing: bool = True
     """keep only each layer's input in the forward pass, and compute the layer again in the backward pass"""

@@ -18,6 +18,7 @@ from scope_lite.errors import ScopeError
 from scope_lite.figures.gallery import GALLERY, REPORT, Entry
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
+from scope_lite.paths import checked_place
 from scope_lite.runs.tables import read_config
 from scope_lite.worlds import get_world
 
@@ -144,7 +145,7 @@ def dialogues_of(folder: Path, chosen: Sequence[str] = ()) -> dict[str, Any]:
         ScopeError: for a chosen run that there is not or that kept no dialogues, or a damaged file.
     """
     if chosen:
-        paths = [run_folders.find(folder, name) for name in chosen]
+        paths = [run_folders.find(folder, checked_place(name, "run")) for name in chosen]
     else:
         paths = [folder / name for name in run_folders.list_runs(folder)["name"]]
     kept = {path: found for path in paths if (found := run_folders.kept_dialogues(path))}

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import yaml
 from jaxtyping import Int
+from pydantic import Field
 
 from scope_lite.cotraining import TrainedSimulator
 from scope_lite.engines.hf import SeatModel
@@ -21,7 +21,9 @@ from scope_lite.records import Rollout
 from scope_lite.rng import RowKeys
 from scope_lite.scenes.prompted import PromptedSeat, shares
 from scope_lite.seats import GatedSeat, RoutedSeat
+from scope_lite.settings import Name, Place
 from scope_lite.simulators import FrozenCast, rotation
+from scope_lite.worlds.members import EXACT, read_members
 
 if TYPE_CHECKING:
     from scope_lite.scenes.text import TextScene
@@ -34,16 +36,18 @@ Partner = Callable[[RowKeys, list[str]], EpisodeSeat]
 class TextMember:
     """One simulator of a text panel, as its file lists it (the file says what each key means)."""
 
-    name: str
+    __pydantic_config__ = EXACT
+
+    name: Name
     kind: str
-    model: str | None
-    temperature: float
+    model: Place | None
+    temperature: Annotated[float, Field(gt=0)]
     about: str
     personas: bool
 
 
 def read_text_panel(path: Path) -> list[TextMember]:
-    return [TextMember(**entry) for entry in yaml.safe_load(path.read_text())]
+    return read_members(TextMember, path)
 
 
 class TextCast(FrozenCast):

@@ -14,18 +14,20 @@ A scale is a file ``parameters/<scale>.yaml`` beside the notebooks::
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import yaml
+from pydantic import Field
 
-from scope_lite.config import closest
 from scope_lite.errors import ScopeError
+from scope_lite.plain_yaml import parse_yaml, read_yaml
+from scope_lite.settings import Settings, checked, closest
 
-EXECUTION_TIMEOUT = 3600
-SETTINGS = ("execution_timeout", "series", "apart", "hours")
+EXECUTION_TIMEOUT, LONGEST_TIMEOUT = 3600, 10**7
 TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (float, int),
@@ -51,13 +53,26 @@ class Plan:
         return self.notebook.stem
 
 
+class ScaleSettings(Settings):
+    """The section ``settings`` of a parameter file."""
+
+    execution_timeout: int = Field(default=EXECUTION_TIMEOUT, ge=1, le=LONGEST_TIMEOUT)
+    """seconds that a cell may take"""
+    series: tuple[str, ...] = ()
+    """notebooks of a plain run; all, where none is named"""
+    apart: tuple[str, ...] = ()
+    """notebooks that run only when they are asked for by name"""
+    hours: float | None = Field(default=None, gt=0)
+    """what ``--all`` takes"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Scale:
     """A parameter file, as in the module's docstring."""
 
     name: str
     path: Path
-    settings: dict[str, Any]
+    settings: ScaleSettings
     shared: dict[str, Any]
     own: dict[str, dict[str, Any]]
 
@@ -105,8 +120,8 @@ def series_notebooks(folder: Path, scale: str, only: Sequence[str] = (), everyth
     settings = load_scale(folder, scale).settings
     if only:
         return select(notebooks, only)
-    chosen = select(notebooks, [] if everything else settings.get("series") or [])
-    return [path for path in chosen if path.stem not in (settings.get("apart") or [])]
+    chosen = select(notebooks, () if everything else settings.series)
+    return [path for path in chosen if path.stem not in settings.apart]
 
 
 def known_scales(folder: Path) -> list[str]:
@@ -127,7 +142,7 @@ def load_scale(folder: Path, name: str, remake: bool = False) -> Scale:
         )
     if name not in known_scales(folder):
         raise ScopeError(closest(name, known_scales(folder), "scale"))
-    usual = _mapping(path, _read_yaml(path))
+    usual = _mapping(path, read_yaml(path) or {})
     over = usual.pop("remake", None) or {}
     known = ["settings", "all", *(notebook.stem for notebook in notebooks_in(folder))]
     for layer in (usual, _mapping(path, over)):
@@ -137,18 +152,8 @@ def load_scale(folder: Path, name: str, remake: bool = False) -> Scale:
             _mapping(path, values or {})
     layers = (usual, over) if remake else (usual,)
     merged = {key: {k: v for layer in layers for k, v in (layer.get(key) or {}).items()} for key in known}
-    settings, shared = merged.pop("settings"), merged.pop("all")
-    for key in settings:
-        if key not in SETTINGS:
-            raise ScopeError(f"{path}: {closest(str(key), list(SETTINGS), 'setting')}")
+    settings, shared = checked(ScaleSettings, merged.pop("settings"), f"{path} (settings)"), merged.pop("all")
     return Scale(name, path, settings, shared, merged)
-
-
-def _read_yaml(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as exc:
-        raise ScopeError(f"{path} is not plain YAML: {' '.join(str(exc).split())}") from exc
 
 
 def _mapping(path: Path, value: Any) -> dict[str, Any]:
@@ -188,9 +193,8 @@ def make_plans(
         own = file.own.get(path.stem, {})
         _refuse_unknown(f"{file.path} ({path.stem})", own, names)
         values = {"scale": scale, **file.shared, **own, **overrides}
-        checked = {name: checked_value(value, names[name]) for name, value in values.items() if name in names}
-        timeout = execution_timeout or file.settings.get("execution_timeout") or EXECUTION_TIMEOUT
-        plans.append(Plan(path, scale, checked, int(timeout)))
+        found = {name: checked_value(value, names[name]) for name, value in values.items() if name in names}
+        plans.append(Plan(path, scale, found, execution_timeout or file.settings.execution_timeout))
     return plans
 
 
@@ -265,21 +269,23 @@ def checked_value(value: Any, parameter: Declared) -> Any:
     Raises:
         ScopeError: if it has another type.
     """
+    where = f"parameter {parameter.name}"
     if parameter.kind is None:
-        return yaml.safe_load(value) if isinstance(value, str) else value
+        return parse_yaml(value, where) if isinstance(value, str) else value
     wanted = TYPES[parameter.kind]
-    parsed = value
-    if isinstance(value, str) and parameter.kind != "str":
-        try:
-            parsed = yaml.safe_load(value)
-            # YAML 1.1 takes 1e-3 for text
-            parsed = float(value) if parameter.kind == "float" and isinstance(parsed, str) else parsed
-        except (yaml.YAMLError, ValueError):
-            parsed = value
+    parsed = parse_yaml(value, where) if isinstance(value, str) and parameter.kind != "str" else value
     if parsed is None and parameter.optional:
         return None
+    if parameter.kind == "float" and isinstance(parsed, str):  # YAML 1.1 takes 1e-3 for text
+        with contextlib.suppress(ValueError):
+            parsed = float(parsed)
     about = f" ({parameter.help})" if parameter.help else ""
     # True is an int to Python, not to a reader
-    if not isinstance(parsed, wanted) or (isinstance(parsed, bool) and parameter.kind != "bool"):
-        raise ScopeError(f"parameter {parameter.name} takes {parameter.kind}, not {value!r}{about}")
-    return float(value) if parameter.kind == "float" else parsed
+    fits = isinstance(parsed, wanted) and (parameter.kind == "bool" or not isinstance(parsed, bool))
+    if not fits:
+        raise ScopeError(f"{where} takes {parameter.kind}, not {value!r}{about}")
+    if parameter.kind != "float":
+        return parsed
+    if not math.isfinite(parsed):
+        raise ScopeError(f"{where} takes a finite number, not {value!r}{about}")
+    return float(parsed)

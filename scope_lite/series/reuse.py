@@ -1,8 +1,8 @@
 """Remember what each notebook was made from and what it left, so that nothing is computed twice.
 
-A notebook is unchanged if its cells, its parameters, the package's source, the shipped data and the versions of the
-libraries are as they were, the tables it found in ``data/results`` are the same, and every figure and table it wrote
-is still there with the same content.
+A notebook is unchanged if its cells, its parameters, the package's source, the shipped data, the files with own worlds
+and the versions of the libraries are as they were, the tables it found in ``data/results`` are the same, and every
+figure and table it wrote is still there with the same content.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import scope_lite
+from scope_lite.contents import own_files
 from scope_lite.runs.files import log, replace_text
 from scope_lite.runs.provenance import package_version
 from scope_lite.series.parameters import Plan
@@ -38,7 +39,7 @@ class Ledger:
         self.path, self.home = path, home.resolve()
         self._content: dict[str, Any] = {"notebooks": {}, "files": {}, "seconds": {}}
         try:
-            self._content |= json.loads(path.read_text())
+            self._content |= json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             pass
         except (OSError, ValueError, TypeError):
@@ -94,7 +95,7 @@ class Ledger:
         return stamps
 
     def _key(self, plan: Plan) -> str:
-        notebook = json.loads(plan.notebook.read_text())
+        notebook = json.loads(plan.notebook.read_text(encoding="utf-8"))
         cells = [[cell["cell_type"], "".join(cell["source"])] for cell in notebook["cells"]]
         parts = [cells, plan.parameters, *self._surroundings]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
@@ -104,7 +105,7 @@ class Ledger:
         source = Path(scope_lite.__file__).parent
         data = [path for path in _files(self.home / "data") if not path.is_relative_to(self.home / RESULTS)]
         versions = {name: package_version(name) for name in LIBRARIES}
-        return [_digest_all(_files(source), source), _digest_all(data, self.home), versions]
+        return [_digest_all(_files(source), source), _digest_all(data, self.home), versions, own_files()]
 
 
 def _files(folder: Path) -> list[Path]:

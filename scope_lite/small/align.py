@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -103,8 +104,10 @@ class AlignConfig:
                 raise ScopeError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.group_size < 2:
             raise ScopeError(f"group_size must be at least 2, got {self.group_size}")
-        if not self.strength > 0:
-            raise ScopeError(f"strength must be above 0, got {self.strength}")
+        if not 0 < self.strength < math.inf:
+            raise ScopeError(f"strength must be above 0 and finite, got {self.strength}")
+        if not 0 < self.learning_rate < 1:
+            raise ScopeError(f"learning_rate must be between 0 and 1, got {self.learning_rate}")
 
     def run(self) -> RunConfig:
         """What the learner reads; its own KL term is off, for the KL is in the reward."""

@@ -53,7 +53,7 @@ def working(work: Path, settings: Mapping[str, Any], fresh: bool) -> Iterator[Pa
 def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write the run's settings, or hold them against those that it began with."""
     if path.exists():
-        before = json.loads(path.read_text())
+        before = json.loads(path.read_text(encoding="utf-8"))
         if changed := [name for name in settings if before.get(name) != settings[name]]:
             raise ScopeError(
                 f"{path.parent} holds a run with another {', '.join(changed)}: go on with the same, give another "
@@ -122,7 +122,7 @@ def on_top_of(
     start: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One adapter, and its settings, that adds what the one at ``start`` and a second one (tensors, settings) add."""
-    before = json.loads((start / adapters.CONFIG).read_text())
+    before = json.loads((start / adapters.CONFIG).read_text(encoding="utf-8"))
     parts = [(load_file(start / adapters.WEIGHTS), before), (tensors, settings)]
     scaled = [(part, told["lora_alpha"] / told["r"], told["r"]) for part, told in parts]
     rank = before["r"] + settings["r"]

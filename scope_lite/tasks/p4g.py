@@ -9,7 +9,6 @@ need; ``p4g_acts.build_tables`` makes them.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +17,10 @@ import pandas as pd
 
 from scope_lite.errors import ScopeError
 from scope_lite.escaping import for_csv
-from scope_lite.paths import DATA
+from scope_lite.paths import DATA, path_in
+from scope_lite.paths import P4G_VARIABLE as FOLDER_VARIABLE
 from scope_lite.tasks.donation import read_donation
 
-FOLDER_VARIABLE = "SCOPE_LITE_P4G"
 COMMIT = "3fbc0df7bd2a081413cad6e6092e7c712efc26c4"
 UPSTREAM = f"https://raw.githubusercontent.com/ohyj1002/persuasionforgood/{COMMIT}/data/"
 FILES = {
@@ -101,7 +100,7 @@ def raw_folder(path: Path | None = None, download: bool = True) -> Path:
     Raises:
         ScopeError: a file is missing in a given folder, or nothing is given and the download is off or fails.
     """
-    given = path or (Path(os.environ[FOLDER_VARIABLE]) if os.environ.get(FOLDER_VARIABLE) else None)
+    given = path or path_in(FOLDER_VARIABLE)
     if given is not None:
         for name in FILES:
             _find(given, name)

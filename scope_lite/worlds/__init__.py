@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import Callable
 from functools import cache
 
-from scope_lite.config import closest
 from scope_lite.errors import ScopeError
+from scope_lite.paths import checked_name, paths_in
+from scope_lite.settings import closest
 from scope_lite.worlds.coding import coding
 from scope_lite.worlds.own import VARIABLE, check_spec, load_files
 from scope_lite.worlds.persuasion import persuasion, persuasion_plain, random_persuasion
@@ -52,10 +53,9 @@ def get_world(name: str) -> World:
     """
     if name in WORLDS:
         return compile_world(WORLDS[name]())
-    kind, _, seed = name.rpartition("_")
-    if kind == "persuasion" and seed.isdigit():
-        return compile_world(random_persuasion(int(seed)))
+    if random := re.fullmatch(r"persuasion_(0|[1-9][0-9]{0,8})", checked_name(name, "world")):
+        return compile_world(random_persuasion(int(random[1])))
     raise ScopeError(closest(name, [*WORLDS, "persuasion_<seed>"], "world"))
 
 
-load_files(os.environ.get(VARIABLE, ""))  # last: the files import this module
+load_files(paths_in(VARIABLE))  # last: the files import this module

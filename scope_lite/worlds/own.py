@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from scope_lite.errors import ScopeError
+from scope_lite.paths import WORLDS_VARIABLE as VARIABLE
+from scope_lite.paths import name_fault
 from scope_lite.worlds.spec import USER, WorldSpec, compile_world
 
-VARIABLE = "SCOPE_LITE_WORLDS"
-"""environment variable: Python files that register worlds, separated as in PATH; worker processes inherit it"""
 KNOWN_TYPES = 3
 """types that P must have at least: the panel's ``half`` speaks for the shares moved two places on"""
 
 
-def load_files(files: str) -> None:
-    """Run the files listed in the environment variable; each calls ``scope_lite.worlds.register``.
+def load_files(files: Iterable[Path]) -> None:
+    """Run the files listed in the environment variable (worker processes inherit it); each calls ``worlds.register``.
 
     Raises:
         ScopeError: naming the file that is missing or fails.
     """
-    for number, name in enumerate(filter(None, files.split(os.pathsep))):
-        path = Path(name).expanduser()
+    for number, path in enumerate(files):
         spec = importlib.util.spec_from_file_location(f"scope_lite_own_worlds_{number}", path)
         if not path.is_file() or spec is None or spec.loader is None:
-            raise ScopeError(f"{VARIABLE}: {name} is no Python file; give the full path of a .py file")
+            raise ScopeError(f"{VARIABLE}: {path} is no Python file; give the full path of a .py file")
         try:
             spec.loader.exec_module(importlib.util.module_from_spec(spec))
         except ScopeError:
             raise
         except Exception as error:
             # whatever a user's file raises, the file is what has to be mended
-            raise ScopeError(f"{VARIABLE}: {name}: {type(error).__name__}: {error}") from error
+            raise ScopeError(f"{VARIABLE}: {path}: {type(error).__name__}: {error}") from error
 
 
 def check_spec(spec: WorldSpec, taken: Collection[str]) -> None:
@@ -49,6 +47,7 @@ def check_spec(spec: WorldSpec, taken: Collection[str]) -> None:
     """
     for wrong, what in (
         (not re.fullmatch(r"[a-z][a-z0-9_]*", spec.name), "the name must be small letters, digits and _ (a folder)"),
+        (name_fault(spec.name), f"the name becomes a folder: {name_fault(spec.name)}"),
         (spec.name in taken or re.fullmatch(r"persuasion_\d+", spec.name), "the package has a world of that name"),
         (_not_words(spec), f"one word each, without spaces (one act is one token): {_not_words(spec)}"),
         (len(spec.rewards) != len(spec.outcomes), "give one reward for each outcome"),

@@ -23,6 +23,7 @@ from itertools import combinations
 from pathlib import Path
 
 from scope_lite.errors import ScopeError
+from scope_lite.paths import checked_name, name_fault
 
 SOURCE = "the benchmark's data set, for instance `git clone https://github.com/cooperbench/CooperBench`, folder dataset"
 _CLONE = re.compile(r"git clone\s[^\n]*?https://[\w.-]+/([\w.-]+)/([\w.-]+?)(?:\.git)?[\"'\s]")
@@ -95,7 +96,7 @@ def read_base(folder: Path) -> tuple[str, str]:
     for name in ("Dockerfile", "setup.sh"):
         text = (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else ""
         clone, commit = _CLONE.search(text), _COMMIT.search(text)
-        if clone and commit:
+        if clone and commit and not (name_fault(clone[1]) or name_fault(clone[2])):  # it names a folder of clones
             return f"{clone[1]}/{clone[2]}", commit[1]
     raise ScopeError(f"{folder} has neither a Dockerfile nor a setup.sh with `git clone https://...` and a base commit")
 
@@ -144,7 +145,7 @@ def _task_folders(dataset: Path) -> Iterator[Path]:
 
 def _subset(dataset: Path, name: str) -> set[tuple[tuple[str, int], int, int]]:
     """Pairs of a subset, each as (task, feature, feature) with the smaller number first."""
-    path = dataset / "subsets" / f"{name}.json"
+    path = dataset / "subsets" / f"{checked_name(name, 'subset')}.json"
     if not path.is_file():
         known = sorted(place.stem for place in path.parent.glob("*.json"))
         raise ScopeError(f"{dataset} has no subset {name!r}; it has {', '.join(known) or 'none'}")

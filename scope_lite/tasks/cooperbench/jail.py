@@ -66,7 +66,7 @@ def end_with(caller: int) -> None:
 
 def main() -> NoReturn:
     spec: dict[str, Any] = json.loads(sys.argv[1])
-    report = os.fdopen(spec["report_fd"], "w")
+    report = os.fdopen(spec["report_fd"], "w", encoding="utf-8")
     os.set_inheritable(spec["report_fd"], False)
     try:
         status = in_namespaces(spec) if spec["way"] == "namespaces" else under_landlock(spec)
@@ -85,7 +85,7 @@ def in_namespaces(spec: dict[str, Any]) -> dict[str, Any]:
     checked(LIBC.unshare(flags), "unshare")
     if uid:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
+            with open(f"/proc/self/{name}", "w", encoding="utf-8") as file:
                 file.write(text)
     return in_first_process(spec)
 
@@ -235,7 +235,7 @@ def descendants(ancestor: int) -> dict[int, str]:
     states: dict[int, str] = {}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         try:
-            with open(f"/proc/{pid}/stat") as file:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 state, parent = file.read().rpartition(")")[2].split()[:2]
         except (FileNotFoundError, ProcessLookupError):
             continue
