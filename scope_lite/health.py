@@ -43,7 +43,6 @@ GATE = {
     "context": "outgrown context", "empty": "empty replies", "thought": "thoughts aloud", "broken": "broken characters",
     "markup": "template markup", "role": "both parts played", "too_long": "far too long",
 }  # fmt: skip
-"""Labels of the gate's reasons."""
 VARIETY = ("entropy", "mode_share", "distinct_1", "distinct_2")
 
 SUPPORT_TALK = re.compile(
@@ -68,10 +67,8 @@ PERSUADER_TALK = re.compile(
     r"|\bhow (?:can|may) i (?:help|assist) you\b|^(?:persuader|assistant)\s*:",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a persuader says and the one who is asked does not: 8 % of human persuaders' turns, 0.6 % of persuadees'.
-
-And the assistant's "How can I help you?", which nobody of P4G says; "happy to help" may be the giver's.
-"""
+"""What a persuader says and the one who is asked does not (8 % of human persuaders' turns, 0.6 % of persuadees'), and the
+assistant's "How can I help you?", which nobody of P4G says; "happy to help" may be the giver's."""
 REFUSAL = re.compile(
     r"\bas an? (?:ai|artificial|language model)\b|\b(?:large )?language model\b"
     r"|\bi(?:'m| am) (?:just |only )?an? (?:ai\b|artificial intelligence|virtual assistant|chat ?bot|computer program)"

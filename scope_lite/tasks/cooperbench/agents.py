@@ -14,7 +14,8 @@ from string import Template
 
 from scope_lite.tasks.cooperbench.dataset import Feature, PairTask
 from scope_lite.tasks.cooperbench.evaluate import evaluate_pair
-from scope_lite.tasks.cooperbench.sandbox import Done, Limits, scratch_folder
+from scope_lite.tasks.cooperbench.sandbox import Done, Limits
+from scope_lite.tasks.cooperbench.scratch import scratch_folder
 from scope_lite.tasks.cooperbench.testing import Suite
 from scope_lite.tasks.cooperbench.workspace import Workspace
 from scope_lite.tasks.tau2.tools import MAX_OUTPUT, CallError, ToolCall, parse_call, shown

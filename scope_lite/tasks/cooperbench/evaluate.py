@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass
 
 from scope_lite.tasks.cooperbench.dataset import PairTask
-from scope_lite.tasks.cooperbench.sandbox import Containment, Way, scratch_folder
+from scope_lite.tasks.cooperbench.sandbox import Containment, Way
+from scope_lite.tasks.cooperbench.scratch import scratch_folder
 from scope_lite.tasks.cooperbench.testing import Suite, TestRun, files_of, run_tests, whole_patch
 from scope_lite.tasks.cooperbench.workspace import BRANCH, Workspace, first_line, needed
 

@@ -37,8 +37,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -48,13 +47,13 @@ import psutil
 
 from scope_lite.errors import ScopeError
 from scope_lite.tasks.cooperbench import jail
+from scope_lite.tasks.cooperbench.scratch import give_to, scratch_folder
 
 Way = Literal["namespaces", "landlock"]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
 FIRST_USER, USERS = 40_000, 20_000
 """root runs foreign code as one of these user ids: no distribution gives them out, every container has them"""
 LOOK_EVERY = 0.25
-GIT_SETTINGS = "[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdirectory = *\n"
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,17 @@ class Limits:
     """files and folders in the scratch folder"""
     output_bytes: int = 40_000
     """of each stream; the middle of a longer one is left out"""
+
+    def rlimits(self) -> dict[str, int]:
+        """What the kernel holds each process to, by the names of ``resource``."""
+        return {
+            "CPU": self.cpu_seconds,
+            "AS": self.memory_mb << 20,
+            "FSIZE": self.file_mb << 20,
+            "NPROC": self.processes,
+            "NOFILE": 512,
+            "CORE": 0,
+        }
 
 
 @dataclass(frozen=True)
@@ -128,19 +138,18 @@ def run(
     Args:
         command: program and arguments; no shell reads them.
         scratch: a folder of :func:`scratch_folder`. As root its files are given to the user id that runs the command.
-        cwd: where it starts, within ``scratch``.
-        readable: more folders that it may read, for instance a repository, or a Python environment.
+        cwd: where it starts, within ``scratch``; ``readable``: more folders that it may read, such as a repository.
         environment: variables beside PATH, HOME, TMPDIR and a few that keep runs alike.
         together: both streams in ``stdout``, in the order written.
         way: None takes the better one that works here.
 
     Raises:
-        ScopeError: the system cannot contain it, or the program cannot be started in there.
+        ScopeError: the system cannot contain it, or the program cannot be started.
     """
     limits, scratch, began = limits or Limits(), scratch.resolve(), time.monotonic()
     held = containment(scratch, way)
     if os.getuid() == 0:
-        _give_to(scratch, held.user)
+        give_to(scratch, held.user)
     specification = {
         "way": held.way,
         "command": list(command),
@@ -148,13 +157,7 @@ def run(
         "cwd": str((cwd or scratch).resolve()),
         "readable": [*SYSTEM, sys.base_prefix, sys.prefix, *(str(path.resolve()) for path in readable)],
         "environment": _environment(scratch) | dict(environment or {}),
-        "limits": {
-            "CPU": limits.cpu_seconds,
-            "AS": limits.memory_mb << 20,
-            "FSIZE": limits.file_mb << 20,
-            "NPROC": limits.processes,
-            **{"NOFILE": 512, "CORE": 0},
-        },
+        "limits": limits.rlimits(),
         "uid": held.user,
     }
     process, report = _start(specification, stdin, together)
@@ -168,8 +171,8 @@ def run(
                 stream.pipe.close()
         answer = json.loads(report.readline() or b"{}")
     if "error" in answer:
-        closed = _closed_to(command[0], held)
-        raise ScopeError(f"cannot run {command[0]} contained ({held.way}): {answer['error']}{closed}")
+        why = answer["error"] + _closed_to(command[0], held)
+        raise ScopeError(f"cannot run {command[0]} contained ({held.way}): {why}")
     return Done(
         code=answer.get("code") if ended == "exit" else None,
         ended=ended,
@@ -188,24 +191,6 @@ def _closed_to(program: str, held: Containment) -> str:
     if held.way == "namespaces" or closed is None or os.getuid() != 0:
         return ""
     return f"; user id {held.user}, as which it runs, may not enter {closed}: use a program that lies elsewhere"
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A new folder for foreign code, with ``home`` and ``tmp`` inside; removed at the end with all that is in it."""
-    folder = Path(tempfile.mkdtemp(prefix="scope-lite-")).resolve()
-    try:
-        fill_scratch(folder)
-        yield folder
-    finally:
-        _remove(folder)
-
-
-def fill_scratch(folder: Path) -> None:
-    """What :func:`run` needs in a scratch folder. To be called before foreign code ran in it."""
-    for name in ("home", "tmp"):
-        (folder / name).mkdir()
-    (folder / "home" / ".gitconfig").write_text(GIT_SETTINGS, encoding="utf-8")
 
 
 def containment(scratch: Path, way: Way | None = None) -> Containment:
@@ -379,22 +364,3 @@ def _environment(scratch: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "GIT_TERMINAL_PROMPT": "0",
     }
-
-
-def _give_to(folder: Path, user: int) -> None:
-    """Give a folder to a user id, unless it has it. Nothing in there runs now, and links are not followed."""
-    if folder.stat().st_uid == user:
-        return
-    for place, _, files in os.walk(folder):
-        for name in (".", *files):
-            os.lchown(os.path.join(place, name), user, user)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a folder from which foreign code may have taken its rights; nothing of that code runs any more."""
-    folder.chmod(0o700)
-    for place, names, _ in os.walk(folder):
-        for path in (os.path.join(place, name) for name in names):
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-    shutil.rmtree(folder)

@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 from scope_lite.errors import ScopeError
 from scope_lite.tasks.cooperbench import pytest_report
 from scope_lite.tasks.cooperbench.dataset import Feature
-from scope_lite.tasks.cooperbench.sandbox import Containment, Limits, Way, scratch_folder
+from scope_lite.tasks.cooperbench.sandbox import Containment, Limits, Way
+from scope_lite.tasks.cooperbench.scratch import scratch_folder
 from scope_lite.tasks.cooperbench.workspace import Workspace, needed
 
 SETTINGS = (
