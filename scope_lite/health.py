@@ -67,7 +67,7 @@ PERSUADER_TALK = re.compile(
     r"|\bhow (?:can|may) i (?:help|assist) you\b|^(?:persuader|assistant)\s*:",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a persuader says and the one who is asked does not (8 % of human persuaders' turns, 0.6 % of persuadees'), and the
+"""What a persuader says and who is asked does not (8 % of human persuaders' turns, 0.6 % of persuadees'), and the
 assistant's "How can I help you?", which nobody of P4G says; "happy to help" may be the giver's."""
 REFUSAL = re.compile(
     r"\bas an? (?:ai|artificial|language model)\b|\b(?:large )?language model\b"
