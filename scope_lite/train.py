@@ -52,10 +52,9 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             cast.load_state(checkpoint.tensors)
             alarm.load_state(checkpoint.state)
             start = checkpoint.step + 1
-        metrics: dict[str, Any] = {}
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
-            metrics = {"step": step}
+            metrics: dict[str, Any] = {"step": step}
             timing: dict[str, float] = {}
             if step > 0:
                 found, timing = _play_and_learn(config, scene, learner, cast, step)
@@ -72,10 +71,10 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             run.log(metrics, timing)
             run.progress(step, config.steps)
             if step and (step % config.checkpoint_every == 0 or last):
-                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, alarm.state(), keep=last)
+                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, alarm.state())
             if on_step is not None:
                 on_step(step, config.steps, metrics)
-        run.finish(metrics)
+        run.finish()
         return run.path
 
 
