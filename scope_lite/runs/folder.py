@@ -100,7 +100,7 @@ def is_finished(path: Path) -> bool:
 def _writer(status: Mapping[str, Any]) -> str:
     """Who wrote this status. An id alone names nobody: ids are given anew, and each container counts its own."""
     with contextlib.suppress(psutil.Error, TypeError, ValueError, OverflowError):
-        if abs(psutil.Process(status["pid"]).create_time() - status["since"]) < 1:
+        if abs(psutil.Process(int(status["pid"])).create_time() - status["since"]) < 1:
             return f"process {status['pid']}"
     return "another process (just starting, or in another container)"
 
