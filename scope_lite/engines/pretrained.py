@@ -26,7 +26,6 @@ from filelock import FileLock
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.errors import ScopeError
 from scope_lite.paths import CONVERSION_NOTE, cache_folder, folder_fingerprint
-from scope_lite.runs.files import read_object
 
 if TYPE_CHECKING:
     import torch
@@ -193,11 +192,11 @@ def _converted_smollm2() -> Path:
 def _is_complete(target: Path, gguf: Path) -> bool:
     """Whether ``target`` came from this GGUF file and every file still has the size that it was written with."""
     try:
-        manifest = read_object(target / CONVERSION_NOTE, {"gguf_bytes": int, "files": dict})
+        manifest = json.loads((target / CONVERSION_NOTE).read_text())
         return manifest["gguf_bytes"] == gguf.stat().st_size and all(
             (target / name).stat().st_size == size for name, size in manifest["files"].items()
         )
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 
