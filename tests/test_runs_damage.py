@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -197,6 +199,16 @@ def test_lines_reach_the_device_before_the_checkpoint_that_rests_on_them_is_seen
         monkeypatch.setattr(Path, "rename", lambda a, b: (events.append("seen"), rename(a, b))[1])
         run.save_checkpoint(1, weights(1), {})
     assert set(runs.folder.RECORDS) <= set(events[: events.index("seen")])
+
+
+def test_a_file_system_that_cannot_flush_a_folder_is_good_enough(tmp_path, monkeypatch):
+    def flush(fd, fsync=os.fsync):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    assert checkpoints.load_newest(stopped_run(tmp_path) / "checkpoints").step == 6
 
 
 def test_a_run_killed_after_its_last_step_finishes_with_the_numbers_of_that_step(tmp_path):

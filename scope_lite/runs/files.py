@@ -79,6 +79,9 @@ def sync(path: Path) -> None:
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError:
+            if not path.is_dir():  # some file systems cannot flush a folder, and lose at most its newest name
+                raise
         finally:
             os.close(handle)
 
