@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from scope_lite import runs
 from scope_lite.errors import ScopeError
+from scope_lite.runs.files import plain_disk_errors
 
 if TYPE_CHECKING:
     from scope_lite.config import RunConfig
@@ -132,7 +133,7 @@ class _Worker:
             "PYTHONUTF8": "1",  # its log and our orders, whatever the locale
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         }
-        with log.open("wb") as stderr:
+        with plain_disk_errors(log), log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "scope_lite.parallel", target],
                 stdin=subprocess.PIPE,
@@ -181,7 +182,8 @@ class _Worker:
 
 
 def _train(todo: list[_Job], root: Path, count: int, progress: bool, target: str) -> None:
-    (root / "logs").mkdir(parents=True, exist_ok=True)
+    with plain_disk_errors(root / "logs"):
+        (root / "logs").mkdir(parents=True, exist_ok=True)
     waiting = collections.deque(todo)
     with selectors.DefaultSelector() as selector, _crew() as crew, _bar(todo, progress) as bar:
 
@@ -296,19 +298,21 @@ def serve(target: str, orders: IO[str]) -> None:
     while (line := inbox.get()) is not None:
         order = json.loads(line)
         busy.set()
-        with open(order["log"], "wb") as log:
-            os.dup2(log.fileno(), 1)
-            os.dup2(log.fileno(), 2)
         answer: dict[str, str | None] = {"error": None}
         try:
+            with plain_disk_errors(Path(order["log"])), open(order["log"], "wb") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
             train(order["config"], Path(order["root"]), order["fresh"])
         except Exception as exc:
-            traceback.print_exc()
+            with contextlib.suppress(OSError):  # the log may be what filled the disk
+                traceback.print_exc()
             text = str(exc).strip().split("\n")[0]
             answer = {"error": text if isinstance(exc, ScopeError) else f"{type(exc).__name__}: {text}"}
         busy.clear()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
         print(json.dumps(answer), file=answers, flush=True)
 
 

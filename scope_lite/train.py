@@ -55,10 +55,9 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             cast.load_state(checkpoint.tensors)
             start = checkpoint.step + 1
         history = read_lines(run.path / "metrics.jsonl")
-        metrics: dict[str, Any] = {}
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
-            metrics = {"step": step}
+            metrics: dict[str, Any] = {"step": step}
             timing: dict[str, float] = {}
             if step > 0:
                 found, timing = _play_and_learn(config, scene, learner, cast, step)
@@ -76,10 +75,10 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             run.log(metrics, timing)
             run.progress(step, config.steps)
             if step and (step % config.checkpoint_every == 0 or last):
-                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, {}, keep=last)
+                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, {})
             if on_step is not None:
                 on_step(step, config.steps, metrics)
-        run.finish(metrics)
+        run.finish()
         return run.path
 
 

@@ -115,6 +115,15 @@ def test_a_worker_that_cannot_start_is_reported(tmp_path):
     assert any("no_such_module" in path.read_text() for path in (tmp_path / "logs").iterdir())
 
 
+@pytest.mark.parametrize("place", ["logs", "logs/world-train-seed0-00000000.log"])
+def test_a_log_that_cannot_be_written_is_one_line(tmp_path, place):
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).symlink_to(tmp_path / place)
+    with pytest.raises(ScopeError, match=r"cannot use .*logs") as caught:
+        train([FakeConfig(0)], tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_interrupt_stops_the_workers_and_leaves_the_runs_resumable(tmp_path):
     config = FakeConfig(0, steps=500, do="sleep")
     folder = runs.folder_path(tmp_path, config.run_name(), config.fingerprint())

@@ -202,7 +202,7 @@ def test_bad_input_is_told_in_one_line(place: Path) -> None:
         write(place)
     (place / "figures" / "broken.png").unlink()
     (folder / "rollouts.jsonl").write_text('{"step": 1}\n')
-    with pytest.raises(ScopeError, match="a dialogue without"):
+    with pytest.raises(ScopeError, match="line 1: simulator is missing"):
         write(place)
     (folder / "rollouts.jsonl").unlink()
     with pytest.raises(ScopeError, match="has kept no dialogues"):

@@ -40,7 +40,7 @@ def finish_run(root: Path, reward: float = 0.5, fresh: bool = False, **changes) 
             run.log_rollouts([{"step": step, "text": "hello"}])
             run.save_checkpoint(step, weights(step), {"rng": step})
             run.progress(step, 4)
-        return run.finish({"reward": reward * 4})
+        return run.finish()
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -74,7 +74,7 @@ def test_a_finished_run_has_every_file_the_design_names(tmp_path):
     assert yaml.safe_load((folder / "config.yaml").read_text()) == CONFIG
     facts = json.loads((folder / "provenance.json").read_text())
     assert facts["packages"]["torch"] and facts["started"].endswith("+00:00") and facts["ended"] >= facts["started"]
-    assert json.loads((folder / "status").read_text())["summary"] == {"reward": 2.0}
+    assert json.loads((folder / "status").read_text())["summary"] == {"step": 4, "reward": 2.0}
 
 
 def test_a_finished_run_is_reused_without_a_lock_and_cannot_be_written(tmp_path):
@@ -174,12 +174,12 @@ def test_a_checkpoint_gives_back_tensors_and_state_exactly(tmp_path):
     assert loaded.state == {**state, "pool": {"10": "b", "2": "a"}, "ema": 0.3}
 
 
-def test_the_last_two_checkpoints_stay_and_those_marked_keep(tmp_path):
+def test_the_last_two_checkpoints_stay_by_number_and_not_by_spelling(tmp_path):
     with open_run(tmp_path) as run:
-        for step in (10, 20, 30, 40):
-            run.save_checkpoint(step, weights(step), {}, keep=step == 10)
+        for step in (40, 999_998, 999_999, 1_000_000, 1_000_001):
+            run.save_checkpoint(step, weights(step), {})
         names = [path.name for path in checkpoints.steps_in(run.path / "checkpoints")]
-    assert names == ["step_000010", "step_000030", "step_000040"]
+        assert names == ["step_1000000", "step_1000001"] and run.load_checkpoint().step == 1_000_001
 
 
 @pytest.mark.parametrize("name", ["policy.safetensors", "state.json"])
@@ -314,7 +314,7 @@ def test_fresh_replaces_a_finished_run_only_when_the_new_one_has_finished(tmp_pa
         assert not run.finished and run.load_checkpoint() is None
         run.log({"step": 1, "reward": 9.0}, {})
         assert snapshot(folder) == before
-        assert run.finish({"reward": 9.0}) == folder == run.path
+        assert run.finish() == folder == run.path
     assert runs.load_metrics([folder])["reward"].tolist() == [9.0]
     assert runs.list_runs(tmp_path)["name"].tolist() == [folder.name]
 

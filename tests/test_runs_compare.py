@@ -36,7 +36,7 @@ def make_run(root: Path, seed: int = 0, world: str = "persuasion", evil: str = "
                 ]
             )  # fmt: skip
             run.progress(step, 2)
-        return run.finish({"reward": 0.2})
+        return run.finish()
 
 
 def call(*words: object) -> Any:
@@ -76,7 +76,7 @@ def test_runs_without_dialogues_or_without_a_common_simulator_are_told(tmp_path:
     with pytest.raises(ScopeError, match="no common simulator"):
         runs.paired_dialogues(a, b, 1)
     path.write_text('{"step": 1}\n')
-    with pytest.raises(ScopeError, match="line 1: a dialogue without acts"):
+    with pytest.raises(ScopeError, match="line 1: simulator is missing"):
         runs.kept_dialogues(b)
     path.unlink()
     with pytest.raises(ScopeError, match="has kept no dialogues"):
@@ -107,7 +107,7 @@ def test_words_of_a_dialogue_are_never_read_as_markup_and_an_unknown_world_shows
     assert shown.stdout.count("policy: [/red][bold]push[link=x]") == 2
 
 
-@pytest.mark.parametrize("name, told", [("curves.xyz", "cannot draw"), ("no/such/folder.png", "cannot draw")])
+@pytest.mark.parametrize("name, told", [("curves.xyz", "cannot draw"), ("no/such/folder.png", "cannot use")])
 def test_a_figure_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, name: str, told: str) -> None:
     make_run(tmp_path), make_run(tmp_path, seed=1)
     words = ["persuasion-single-seed0", "persuasion-single-seed1", "--out", tmp_path, "--figure", tmp_path / name]
@@ -171,7 +171,8 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_number_is_exported_at_the_time_that_its_step_ended(tmp_path: Path, tensorboard: None) -> None:
     folder = make_run(tmp_path / "runs")
-    (folder / "provenance.json").write_text(json.dumps({"started": "2026-01-01T00:00:00+00:00"}))
+    told = json.loads((folder / "provenance.json").read_text())
+    (folder / "provenance.json").write_text(json.dumps({**told, "started": "2026-01-01T00:00:00+00:00"}))
     done = call("runs", "export", folder.name, tmp_path / "board", "--to", "tensorboard", "--out", tmp_path / "runs")
     assert done.exit_code == 0, done.output
     assert Recorder.calls[0] == ("folder", str(tmp_path / "board" / folder.name))

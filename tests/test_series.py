@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from filelock import FileLock
 from nbformat import v4
 from rich.console import Console
 
@@ -242,7 +243,7 @@ def test_two_series_into_one_folder_are_refused(home):
     path = notebook(home, "00_a")
     out = home / "runs" / "series"
     out.mkdir(parents=True)
-    with series.FileLock(out / ".lock"), pytest.raises(ScopeError, match="another series is running"):
+    with FileLock(out / ".lock"), pytest.raises(ScopeError, match="another series is running"):
         run(home, path)
 
 
@@ -345,14 +346,16 @@ def test_a_notebook_that_failed_is_forgotten_and_a_damaged_record_is_no_obstacle
 def test_the_line_names_notebook_cell_training_step_and_time_left(home):
     folder = home / "runs" / "persuasion-single-seed0-12345678"
     folder.mkdir()
+    (folder.parent / ".locks").mkdir()
     status = {"state": "running", "step": 60, "steps": 150, "pid": os.getpid()}
     (folder / "status").write_text(json.dumps(status))
     shown = display.Display([3600.0, 60.0], home / "runs", Console(file=io.StringIO()))
     shown.start("03_one")
     shown.cell(5, 14)
-    assert shown.line() == (
-        "[1/2] 03_one · cell 5/14 · step 60/150 (persuasion-single-seed0) · 0:00 · about 1:01:00 left"
-    )
+    with FileLock(folder.parent / ".locks" / f"{folder.name}.lock"):
+        assert shown.line() == (
+            "[1/2] 03_one · cell 5/14 · step 60/150 (persuasion-single-seed0) · 0:00 · about 1:01:00 left"
+        )
     (folder / "status").write_text(json.dumps({**status, "state": "finished"}))
     assert display.training_line(home / "runs") == ""
 

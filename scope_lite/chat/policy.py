@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +20,7 @@ from scope_lite.paths import RUNS, checked_place
 from scope_lite.rng import RowKeys
 from scope_lite.runs import Checkpoint, find
 from scope_lite.runs.checkpoints import load_newest
+from scope_lite.runs.folder import read_provenance
 from scope_lite.scenes.nano import NanoScene
 from scope_lite.scenes.text import TextScene
 from scope_lite.scenes.text_cast import TextCast, TrainedTextCast, draw_personas
@@ -190,11 +190,8 @@ def _find(root: Path, run: str | Path) -> Path:
 def _read(folder: Path) -> tuple[RunConfig, Checkpoint | None]:
     """A run's configuration and newest checkpoint (None for a run without a step: its policy is the base model)."""
     config = load_config(folder / "config.yaml")
-    try:
-        made_of = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))["fingerprint"]
-    except (OSError, ValueError, KeyError):
-        made_of = None
-    if made_of != config.fingerprint():  # an adapter on other weights would talk, and mean nothing
+    # an adapter on other weights would talk, and mean nothing
+    if read_provenance(folder).get("fingerprint") != config.fingerprint():
         raise ScopeError(f"{folder.name} was trained on models or settings that are not the present ones; train again")
     checkpoint = load_newest(folder / "checkpoints")
     if checkpoint is None and config.steps:

@@ -32,12 +32,13 @@ def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginni
     from scope_lite import runs
 
     folder = find_run(out, name)
-    status = {key: value for key, value in runs.read_status(folder).items() if key != "summary" and value is not None}
+    told = runs.read_status(folder)
+    status = {key: told[key] for key in ("state", "step", "steps", "pid", "reason") if told[key] is not None}
     typer.echo(for_terminal(f"{folder}\n" + ", ".join(f"{key} {value}" for key, value in status.items()), "\n"))
     for file in ("config.yaml", "provenance.json"):
         path = folder / file
-        text = path.read_text(encoding="utf-8", errors="replace").rstrip() if path.exists() else ""
-        typer.echo(for_terminal(f"\n{file}\n{text}" if path.exists() else f"\n{file}: missing", "\n"))
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else "missing"
+        typer.echo(for_terminal(f"\n{file}\n{text.rstrip()}", "\n"))
     metrics = runs.load_metrics([folder]).drop(columns=["run", "method", "world", "seed", "model"])
     if len(metrics):
         last = metrics.ffill().iloc[[-1]].T.reset_index()
@@ -120,7 +121,7 @@ def _draw_curves(folders: tuple[Path, Path], path: Path) -> None:
     try:
         with plain_disk_errors(path):
             fig.savefig(path, dpi=300)
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         raise ScopeError(f"cannot draw {path}: {str(error).splitlines()[0]}") from None
     finally:
         plt.close(fig)

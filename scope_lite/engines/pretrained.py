@@ -194,7 +194,7 @@ def _is_complete(target: Path, gguf: Path) -> bool:
         return manifest["gguf_bytes"] == gguf.stat().st_size and all(
             (target / name).stat().st_size == size for name, size in manifest["files"].items()
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return False
 
 

@@ -27,6 +27,7 @@ from scope_lite.parallel import train_many
 from scope_lite.paths import RESULTS, RUNS, checked_name
 from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
 from scope_lite.runs.files import replace_text
+from scope_lite.runs.folder import read_provenance
 
 Source = Literal["live", "frozen"]
 
@@ -157,14 +158,14 @@ def build(
         return path
     made = pd.concat([kept, _trained(experiment, missing, root, workers)], ignore_index=True)
     made = _in_order(made, runs)
-    origin = json.loads((root / _key(missing[-1])[1] / "provenance.json").read_text(encoding="utf-8"))
+    origin = read_provenance(root / _key(missing[-1])[1])
     note = {
         "command": f"scope-lite results build {experiment} --seeds {seeds}" + " --extend" * extend,
         "seeds": seeds,
         "runs": int(made["run"].nunique()),
-        "packages": origin["packages"],
-        "git": origin["git"],
-        "made": origin["ended"],
+        "packages": origin.get("packages"),
+        "git": origin.get("git"),
+        "made": origin.get("ended"),
     }
     beside = path.with_suffix(".json")
     if len(kept):

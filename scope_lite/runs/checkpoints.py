@@ -1,38 +1,47 @@
 """Checkpoints of a run: named sets of tensors as safetensors, everything else as JSON, no pickle anywhere.
 
-A checkpoint is written into a hidden folder and renamed when it is complete; every file carries its sha256 in
-``state.json``. So a process may be killed at any instant: what is named ``step_...`` was complete once, and what was
-damaged later is noticed and passed over.
+A checkpoint is written into a hidden folder and renamed when it is complete; ``state.json`` carries the sha256 of
+every other file and its own. So a process may be killed at any instant: what is named ``step_...`` was complete once,
+and what was damaged later is noticed and passed over.
 
     checkpoints/step_000040/{policy.safetensors, optimizer.safetensors, state.json}
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import re
-import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_lite.runs.files import log, plain, plain_disk_errors, write_synced
+from scope_lite.errors import ScopeError
+from scope_lite.runs.files import log, plain, plain_disk_errors, remove, sync, write_synced
 
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+FORMAT = 2
+UNSEALED = 1  # the format before, with a digest of the state alone: its weights can be read, no run goes on from it
+KEEP_LAST = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on: ``tensors[key][name]`` on the CPU, and the JSON state saved with them."""
+    """What a run needs to go on: ``tensors[key][name]`` on the CPU, and the JSON state saved with them.
+
+    ``records[file] = {"bytes", "sha256"}`` says what the run's records held then; None in the format before.
+    """
 
     step: int
     tensors: dict[str, dict[str, torch.Tensor]]
     state: dict[str, Any]
     path: Path
+    records: dict[str, dict[str, Any]] | None
 
 
 def save(
@@ -40,10 +49,9 @@ def save(
     step: int,
     tensors: dict[str, dict[str, torch.Tensor]],
     state: dict[str, Any],
-    keep: bool = False,
-    keep_last: int = 2,
+    records: dict[str, dict[str, Any]] | None = None,
 ) -> Path:
-    """Write one checkpoint, then drop all but the newest ``keep_last`` and those marked ``keep``.
+    """Write one checkpoint, then drop all older ones but the newest.
 
     Raises:
         ScopeError: if the disk is full; earlier checkpoints are intact then.
@@ -58,71 +66,88 @@ def save(
         f"{key}.safetensors": to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in group.items()})
         for key, group in tensors.items()
     }
-    # once through JSON first: integer keys turn into text there, and would sort differently afterwards
-    state = json.loads(json.dumps(state, default=plain))
-    body = json.dumps(state, sort_keys=True)
     head = {
         "format": FORMAT,
         "step": step,
-        "keep": keep,
         "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
-        "state_sha256": hashlib.sha256(body.encode()).hexdigest(),
+        "records": records or {},
         "state": state,
     }
+    # once through JSON first: integer keys turn into text there, and would sort differently afterwards
+    head = json.loads(json.dumps(head, default=plain))
+    head["head_sha256"] = _digest(head)
     files["state.json"] = json.dumps(head, indent=1, sort_keys=True).encode()
     target = folder / f"step_{step:06d}"
     _write_folder(target, files)
-    _drop_old(folder, keep_last)
+    drop_older(folder, step)
     return target
+
+
+def _digest(head: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
 
 
 def _write_folder(target: Path, files: dict[str, bytes]) -> None:
     beside = target.with_name(f".{target.name}")
-    shutil.rmtree(beside, ignore_errors=True)
+    remove(beside)
     try:
         with plain_disk_errors(target):
             beside.mkdir(parents=True)
             for name, data in files.items():
                 write_synced(beside / name, data)
-            # a folder of that name is a damaged checkpoint that load_newest passed over
-            shutil.rmtree(target, ignore_errors=True)
+            sync(beside)
+            # what has that name is a damaged checkpoint that was passed over
+            remove(target)
             beside.rename(target)
+            sync(target.parent)
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        with contextlib.suppress(ScopeError, OSError):
+            remove(beside)
         raise
 
 
-def _drop_old(folder: Path, keep_last: int) -> None:
-    for path in steps_in(folder)[:-keep_last]:
-        if not _is_kept(path):
-            shutil.rmtree(path, ignore_errors=True)
+def drop_older(folder: Path, step: int) -> None:
+    """Of the checkpoints up to ``step``, drop all but the newest; also what a kill left half written.
+
+    Later ones are left: they were damaged, and are written again when their steps come.
+    """
+    older = [path for path in steps_in(folder) if _step(path.name) <= step][:-KEEP_LAST]
+    for path in [*older, *folder.glob(".step_*")]:
+        # someone may be reading it; then it goes the next time
+        with contextlib.suppress(ScopeError, OSError):
+            remove(path)
 
 
-def _is_kept(path: Path) -> bool:
-    try:
-        return bool(json.loads((path / "state.json").read_text())["keep"])
-    except (OSError, ValueError, KeyError):
-        return False
+def _step(name: str) -> int:
+    found = re.fullmatch(r"step_([0-9]+)", name)
+    return int(found[1]) if found else -1
 
 
 def steps_in(folder: Path) -> list[Path]:
-    """All checkpoint folders, oldest first."""
-    return sorted(path for path in folder.glob("step_*") if path.is_dir())
+    """All checkpoint folders, oldest first.
+
+    Raises:
+        ScopeError: if there is a ``folder`` that cannot be looked into, such as a link to a disk that is not there.
+    """
+    with plain_disk_errors(folder):
+        names = os.listdir(folder) if os.path.lexists(folder) else []
+    return [folder / name for name in sorted(names, key=_step) if _step(name) >= 0]
 
 
 def load(path: Path) -> Checkpoint:
-    """Read one checkpoint and check every byte of it against its sha256.
+    """Read one checkpoint and check all that it says against its sha256.
 
     Raises:
-        ValueError, OSError, KeyError: if anything is missing, cut off or altered.
+        Exception: of any kind, if anything is missing, cut off or altered.
     """
     from safetensors.torch import load as from_bytes
 
-    head = json.loads((path / "state.json").read_text())
-    if head["format"] != FORMAT:
+    head = json.loads((path / "state.json").read_bytes())
+    if head["format"] not in (UNSEALED, FORMAT):
         raise ValueError(f"written in format {head['format']}, this version reads {FORMAT}")
-    body = json.dumps(head["state"], sort_keys=True)
-    if hashlib.sha256(body.encode()).hexdigest() != head["state_sha256"]:
+    sealed = head["format"] == FORMAT
+    digest = head.pop("head_sha256") if sealed else head["state_sha256"]
+    if _digest(head if sealed else head["state"]) != digest:
         raise ValueError("state.json was altered")
     tensors = {}
     for name, digest in head["sha256"].items():
@@ -130,14 +155,22 @@ def load(path: Path) -> Checkpoint:
         if hashlib.sha256(data).hexdigest() != digest:
             raise ValueError(f"{name} is cut off or was altered")
         tensors[name.removesuffix(".safetensors")] = from_bytes(data)
-    return Checkpoint(step=int(head["step"]), tensors=tensors, state=head["state"], path=path)
+    return Checkpoint(int(head["step"]), tensors, head["state"], path, head["records"] if sealed else None)
+
+
+def whole(folder: Path) -> Iterator[Checkpoint]:
+    """The checkpoints that can be read whole, newest first; a damaged one is named in a warning and passed over."""
+    for path in reversed(steps_in(folder)):
+        try:
+            found = load(path)
+        # a damaged file can raise anything, from a KeyError to a RecursionError
+        except Exception as exc:
+            why = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
+            log.warning("checkpoint %s cannot be read (%s); trying the one before it", path, why)
+            continue
+        yield found
 
 
 def load_newest(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that can be read whole; a damaged one is named in a warning and passed over."""
-    for path in reversed(steps_in(folder)):
-        try:
-            return load(path)
-        except (ValueError, OSError, KeyError, TypeError) as exc:
-            log.warning("checkpoint %s cannot be read (%s); trying the one before it", path, exc)
-    return None
+    """The newest checkpoint that can be read whole."""
+    return next(whole(folder), None)

@@ -10,6 +10,8 @@ from scope_lite.errors import ScopeError
 from scope_lite.runs.files import read_lines
 from scope_lite.worlds import World
 
+DIALOGUE = {"simulator": str, "acts": list, "replies": list, "outcome": str, "reward": int | float}
+
 
 def kept_dialogues(folder: Path) -> list[dict[str, Any]]:
     """What a run kept of its evaluations, in order: ``step simulator member acts replies outcome reward`` and more.
@@ -21,12 +23,7 @@ def kept_dialogues(folder: Path) -> list[dict[str, Any]]:
         ScopeError: if a line of the file is damaged, or is no dialogue.
     """
     path = Path(folder) / "rollouts.jsonl"
-    records = read_lines(path) if path.is_file() else []
-    for number, record in enumerate(records, start=1):
-        missing = {"step", "simulator", "acts", "replies", "outcome", "reward"} - record.keys()
-        if missing:
-            raise ScopeError(f"{path}, line {number}: a dialogue without {', '.join(sorted(missing))}")
-    return records
+    return read_lines(path, DIALOGUE) if path.is_file() else []
 
 
 def in_words(world: World | None, dialogue: dict[str, Any]) -> list[tuple[str, str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import json
 from datetime import datetime
 from pathlib import Path
 
 from scope_lite.errors import ScopeError
-from scope_lite.runs.files import plain_disk_errors, read_lines
+from scope_lite.runs.files import Number, plain_disk_errors, read_lines
+from scope_lite.runs.folder import read_provenance
 from scope_lite.runs.tables import read_config
 
 
@@ -33,18 +33,18 @@ def to_tensorboard(folder: Path, out: Path) -> Path:
     target = out / folder.name
     if target.exists() and any(target.iterdir()):
         raise ScopeError(f"{target} is not empty: TensorBoard would draw both; choose another folder or remove it")
-    timing = {record["step"]: record for record in read_lines(folder / "timing.jsonl")}
+    timing = {record["step"]: record for record in read_lines(folder / "timing.jsonl", others=Number)}
     now = _started(folder)
     with plain_disk_errors(target), SummaryWriter(str(target)) as writer:
         config = folder / "config.yaml"
         if config.is_file():
             # four spaces before a line are code in Markdown, whatever is in it
-            lines = config.read_text(encoding="utf-8").splitlines()
+            lines = config.read_text(encoding="utf-8", errors="replace").splitlines()
             writer.add_text("config", "\n".join(f"    {line}" for line in lines), 0, walltime=now)
-        for record in read_lines(folder / "metrics.jsonl"):
+        for record in read_lines(folder / "metrics.jsonl", others=Number):
             step = record.pop("step")
             took = {name: value for name, value in timing.get(step, {}).items() if name != "step"}
-            now += took.get("step_seconds", 0.0)
+            now += took.get("step_seconds") or 0.0
             scalars = {**record, **{f"timing/{name}": value for name, value in took.items()}}
             for name, value in scalars.items():
                 if isinstance(value, int | float):  # None means "not measured"
@@ -69,7 +69,7 @@ def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
         raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
     tracker = importlib.import_module(library)
     tracker.init(project=project, name=folder.name, config=read_config(folder))
-    for record in read_lines(folder / "metrics.jsonl"):
+    for record in read_lines(folder / "metrics.jsonl", others=Number):
         step = record.pop("step")
         tracker.log({name: value for name, value in record.items() if isinstance(value, int | float)}, step=step)
     tracker.finish()
@@ -79,6 +79,6 @@ def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
 def _started(folder: Path) -> float:
     """When the run began, in seconds since 1970; its metrics file's time where the provenance does not say."""
     try:
-        return datetime.fromisoformat(json.loads((folder / "provenance.json").read_text())["started"]).timestamp()
-    except (OSError, ValueError, KeyError, TypeError):
+        return datetime.fromisoformat(read_provenance(folder).get("started", "")).timestamp()
+    except (ValueError, OverflowError):
         return (folder / "metrics.jsonl").stat().st_mtime

@@ -3,34 +3,56 @@
     runs/persuasion-single-seed0-1a2b3c4d/
         config.yaml provenance.json metrics.jsonl timing.jsonl rollouts.jsonl checkpoints/ status
 
-A lock beside the folder admits one writer. A finished run is never written again: ``fresh`` builds its successor in
-``<folder>.fresh`` and swaps the two only when the successor has finished. A run that stops early, for whatever
-reason, can be resumed from its last checkpoint by opening it again.
+A lock beside the folder admits one writer, and is what says whether a run is running. A finished run is never written
+again: ``fresh`` builds its successor in ``<folder>.fresh`` and swaps the two only when the successor has finished. A
+run that stops early, for whatever reason, can be resumed by opening it again, from its last checkpoint whose metrics
+and dialogues are still what they were when it was written.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
 import yaml
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from scope_lite.errors import ScopeError
 from scope_lite.runs import checkpoints, provenance
 from scope_lite.runs.checkpoints import Checkpoint
-from scope_lite.runs.files import append_text, json_line, plain_disk_errors, read_lines, replace_text
+from scope_lite.runs.files import (
+    Number,
+    append_text,
+    is_locked,
+    json_line,
+    log,
+    plain_disk_errors,
+    read_lines,
+    read_object,
+    remove,
+    replace_text,
+    sweep,
+    sync,
+    take_lock,
+)
 
 if TYPE_CHECKING:
     import torch
 
 RECORDS = ("metrics.jsonl", "timing.jsonl", "rollouts.jsonl")
+RESULTS = ("metrics.jsonl", "rollouts.jsonl")  # the records that are the same at every repetition
+SPARE_SUFFIXES = (".old", ".fresh")
+STATES = ("running", "failed", "finished")
+STATUS = {"state": str, "step": int, "steps": int, "pid": int | None, "since": float | None, "reason": str | None}
+UNKNOWN: dict[str, Any] = {"state": "unknown", "step": 0, "steps": 0, "pid": None, "since": None, "reason": None}
+PROVENANCE = {"fingerprint": str, "started": str, "resumed": list}
 
 
 def folder_path(root: Path, name: str, fingerprint: str) -> Path:
@@ -38,19 +60,36 @@ def folder_path(root: Path, name: str, fingerprint: str) -> Path:
     return Path(root) / f"{name}-{fingerprint[:8]}"
 
 
+def lock_path(path: Path) -> Path:
+    """The lock of a run; beside the folder, not in it, because the folder itself is swapped."""
+    name = path.name
+    for suffix in SPARE_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return path.parent / ".locks" / f"{name}.lock"
+
+
 def read_status(path: Path) -> dict[str, Any]:
-    """The run's status; its state is "interrupted" when the process that wrote "running" is gone.
+    """The run's status; its state is "interrupted" when no process holds the lock of a run that was "running".
 
     An absent or unreadable file gives state "unknown".
     """
     try:
-        status = json.loads((path / "status").read_text())
-        state = status["state"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {"state": "unknown", "step": 0, "steps": 0, "pid": None, "reason": None}
-    if state == "running" and not _alive(status.get("pid")):
+        status = read_object(path / "status", STATUS)
+    except (OSError, ValueError):
+        status = {}
+    if status.get("state") not in STATES:
+        return dict(UNKNOWN)
+    if status["state"] == "running" and not is_locked(lock_path(path)):
         status["state"] = "interrupted"
     return status
+
+
+def read_provenance(path: Path) -> dict[str, Any]:
+    """Where the run came from; nothing if the file is absent or damaged."""
+    try:
+        return read_object(path / "provenance.json", PROVENANCE)
+    except (OSError, ValueError):
+        return {}
 
 
 def is_finished(path: Path) -> bool:
@@ -58,16 +97,12 @@ def is_finished(path: Path) -> bool:
     return read_status(path)["state"] == "finished"
 
 
-def _alive(pid: Any) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _writer(status: Mapping[str, Any]) -> str:
+    """Who wrote this status. An id alone names nobody: ids are given anew, and each container counts its own."""
+    with contextlib.suppress(psutil.Error, TypeError, ValueError, OverflowError):
+        if abs(psutil.Process(int(status["pid"])).create_time() - status["since"]) < 1:
+            return f"process {status['pid']}"
+    return "another process (just starting, or in another container)"
 
 
 class RunFolder:
@@ -86,6 +121,7 @@ class RunFolder:
         self._fingerprint = fingerprint
         self._fresh = fresh
         self._status: dict[str, Any] = {}
+        self._provenance: dict[str, Any] = {}
         self._lock: FileLock | None = None
 
     @classmethod
@@ -130,20 +166,13 @@ class RunFolder:
             self._release()
 
     def _take_lock(self) -> None:
-        # beside the folder, not in it, because the folder itself is swapped
-        lock_path = self.final.parent / ".locks" / f"{self.final.name}.lock"
-        with plain_disk_errors(lock_path):
-            lock_path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(lock_path, timeout=0)
-            try:
-                lock.acquire()
-            except Timeout:
-                owners = [read_status(path) for path in (self._fresh_path, self.final)]
-                pid = next((owner["pid"] for owner in owners if owner["state"] == "running"), "(just starting)")
-                raise ScopeError(
-                    f"run folder {self.final} is in use by process {pid}; wait for it or stop it, then run again"
-                ) from None
-        self._lock = lock
+        self._lock = take_lock(lock_path(self.final))
+        if self._lock is None:
+            owners = [read_status(path) for path in (self._fresh_path, self.final)]
+            running = next((owner for owner in owners if owner["state"] == "running"), UNKNOWN)
+            raise ScopeError(
+                f"run folder {self.final} is in use by {_writer(running)}; wait for it or stop it, then run again"
+            )
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -164,53 +193,60 @@ class RunFolder:
         """Complete or undo a swap in which an earlier process was killed."""
         if is_finished(self._fresh_path):
             self._swap()
-        if not self.final.exists() and self._old_path.exists():
-            self._old_path.rename(self.final)
-        shutil.rmtree(self._old_path, ignore_errors=True)
+        with plain_disk_errors(self.final):
+            if not self.final.exists() and self._old_path.exists():
+                self._old_path.rename(self.final)
+        remove(self._old_path)
 
     def _swap(self) -> None:
-        if self.final.exists():
-            shutil.rmtree(self._old_path, ignore_errors=True)
-            self.final.rename(self._old_path)
-        self._fresh_path.rename(self.final)
-        shutil.rmtree(self._old_path, ignore_errors=True)
+        with plain_disk_errors(self.final):
+            if os.path.lexists(self.final):
+                remove(self._old_path)
+                self.final.rename(self._old_path)
+            self._fresh_path.rename(self.final)
+        remove(self._old_path)
 
     def _prepare(self) -> None:
-        with plain_disk_errors(self.final):
-            shutil.rmtree(self._fresh_path, ignore_errors=True)
-            if self._fresh and is_finished(self.final):
-                self.path = self._fresh_path
-            elif self._fresh:
-                shutil.rmtree(self.final, ignore_errors=True)
+        remove(self._fresh_path)
+        if self._fresh and is_finished(self.final):
+            self.path = self._fresh_path
+        elif self._fresh:
+            remove(self.final)
+        if os.path.lexists(self.path) and not self.path.is_dir():
+            raise ScopeError(
+                f"{self.path} is no folder, but a file or a link to what is not there: put the folder back, or start "
+                "anew with --fresh"
+            )
+        with plain_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
+        self._provenance = read_provenance(self.path)
+        if self._provenance.get("fingerprint", self._fingerprint) != self._fingerprint:
+            raise ScopeError(f"run folder {self.path} belongs to another configuration; use another root with --out")
+        sweep(self.path)
         steps = int(self._config.get("steps") or 0)
         self._status = {"state": "running", "step": read_status(self.path)["step"], "steps": steps}
-        self._set_status(pid=os.getpid(), reason=None)
+        self._set_status(pid=os.getpid(), since=psutil.Process().create_time(), reason=None)
         self._begin_session()
         for name in RECORDS:
             append_text(self.path / name, "")
 
     def _begin_session(self) -> None:
         facts = provenance.collect()
-        path = self.path / "provenance.json"
-        try:
-            first = json.loads(path.read_text())
-        except (OSError, ValueError):
-            first = None
-        if first is None:
-            replace_text(self.path / "config.yaml", yaml.safe_dump(self._config, sort_keys=False))
-            first = {"fingerprint": self._fingerprint, **facts, "resumed": []}
-        elif first.get("fingerprint") != self._fingerprint:
-            raise ScopeError(f"run folder {self.path} belongs to another configuration; use another root with --out")
+        told, config = self._provenance, self.path / "config.yaml"
+        if told:
+            told["resumed"] = [session for session in told["resumed"] if isinstance(session, dict)] + [facts]
         else:
-            first["resumed"].append(facts)
-        replace_text(path, json.dumps(first, indent=1) + "\n")
+            told |= {"fingerprint": self._fingerprint, **facts, "resumed": []}
+            if config.exists():
+                told["note"] = "written anew: the file of the sessions before was lost or damaged"
+                log.warning("%s was lost or damaged; written anew", self.path / "provenance.json")
+        replace_text(self.path / "provenance.json", json.dumps(told, indent=1) + "\n")
+        replace_text(config, yaml.safe_dump(self._config, sort_keys=False))
 
     def _end_session(self) -> None:
-        path = self.path / "provenance.json"
-        facts = json.loads(path.read_text())
-        (facts["resumed"] or [facts])[-1]["ended"] = facts["ended"] = provenance.now()
-        replace_text(path, json.dumps(facts, indent=1) + "\n")
+        told = self._provenance
+        (told["resumed"] or [told])[-1]["ended"] = told["ended"] = provenance.now()
+        replace_text(self.path / "provenance.json", json.dumps(told, indent=1) + "\n")
 
     # -- what the training loop writes ---------------------------------------------------------------------------
 
@@ -239,45 +275,66 @@ class RunFolder:
             raise ValueError("every logged rollout needs its step")
         append_text(self.path / "rollouts.jsonl", "".join(json_line(rollout, "rollout") for rollout in rollouts))
 
-    def save_checkpoint(
-        self,
-        step: int,
-        tensors: dict[str, dict[str, torch.Tensor]],
-        state: dict[str, Any],
-        keep: bool = False,
-    ) -> Path:
-        """Write ``checkpoints/step_<step>``; the last two stay, and those marked ``keep``."""
+    def save_checkpoint(self, step: int, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
+        """Write ``checkpoints/step_<step>``, with what the records hold at this moment; the last two stay."""
         self._must_be_open()
-        return checkpoints.save(self.path / "checkpoints", step, tensors, state, keep=keep)
+        for name in RECORDS:
+            sync(self.path / name)
+        records = {name: _seal((self.path / name).read_bytes()) for name in RESULTS}
+        return checkpoints.save(self.path / "checkpoints", step, tensors, state, records)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The newest readable checkpoint, or None for a start from scratch; later records are dropped.
+        """The newest checkpoint to go on from, or None for a start from scratch; later records are dropped.
 
         After it, metrics, timings and rollouts end at the checkpoint's step, so the loop can simply go on. A finished
         run is only read.
+
+        Raises:
+            ScopeError: if checkpoints can be read, but the records of none are what they were.
         """
-        found = checkpoints.load_newest(self.path / "checkpoints")
-        if not self.finished:
-            step = found.step if found else None
-            for name in RECORDS:
-                _truncate(self.path / name, step)
-            self._set_status(step=step or 0)
+        folder = self.path / "checkpoints"
+        if self.finished:
+            return checkpoints.load_newest(folder)
+        found = self._newest_with_records(folder)
+        for name in RESULTS:
+            with plain_disk_errors(self.path / name):
+                os.truncate(self.path / name, found.records[name]["bytes"] if found and found.records else 0)
+        _truncate_timing(self.path / "timing.jsonl", [r["step"] for r in read_lines(self.path / "metrics.jsonl")])
+        if found:
+            checkpoints.drop_older(folder, found.step)
+        self._set_status(step=found.step if found else 0)
         return found
+
+    def _newest_with_records(self, folder: Path) -> Checkpoint | None:
+        now = {name: (self.path / name).read_bytes() for name in RESULTS}
+        found = None
+        for found in checkpoints.whole(folder):
+            told = found.records or {}
+            if told and all(_seal(now[name][: told[name]["bytes"]]) == told[name] for name in RESULTS):
+                return found
+            log.warning("metrics or dialogues before %s are not what they were; trying the one before it", found.path)
+        if found:
+            raise ScopeError(
+                f"{self.path}: no checkpoint goes with metrics.jsonl and rollouts.jsonl (lines were lost, doubled or "
+                "altered, or an earlier version wrote them); put the files back, or run again with --fresh"
+            )
+        return None
 
     def progress(self, step: int, total: int) -> None:
         """Tell onlookers that ``step`` of ``total`` steps are done."""
         self._must_be_open()
         self._set_status(step=step, steps=total)
 
-    def finish(self, summary: Mapping[str, Any] | None = None) -> Path:
-        """Mark the run finished; with ``fresh`` it now takes the place of its predecessor.
+    def finish(self) -> Path:
+        """Mark the run finished, its last metrics as its summary; with ``fresh`` it takes its predecessor's place.
 
         Returns:
             The run's folder.
         """
         self._must_be_open()
         self._end_session()
-        summary = json.loads(json_line(summary or {}, "summary"))
+        # from the file, for a run that was killed after its last step has no numbers at hand
+        (summary,) = read_lines(self.path / "metrics.jsonl", others=Number)[-1:] or [{}]
         self._set_status(state="finished", step=self._status["steps"], reason=None, summary=summary)
         self.finished = True
         if self.path != self.final:
@@ -303,8 +360,16 @@ def _reason(exc: BaseException | None) -> str:
     return f"{type(exc).__name__}: {text}"
 
 
-def _truncate(path: Path, step: int | None) -> None:
-    """Keep the records up to and with ``step``, none for None."""
-    records = read_lines(path) if path.exists() and step is not None else []
-    kept = [record for record in records if step is not None and record["step"] <= step]
-    replace_text(path, "".join(json_line(record, path.stem) for record in kept))
+def _seal(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _truncate_timing(path: Path, steps: list[int]) -> None:
+    """Keep the timings of these steps, one each: no result rests on them, so what is lost is told and left out."""
+    records = {}
+    with contextlib.suppress(ScopeError):
+        records = {record["step"]: record for record in read_lines(path, others=Number)}
+    kept = [records[step] for step in steps if step in records]
+    if len(kept) < len(steps):
+        log.warning("%s was damaged: the times of %d steps are lost", path, len(steps) - len(kept))
+    replace_text(path, "".join(json_line(record, "timing") for record in kept))

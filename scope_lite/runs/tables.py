@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
-from filelock import FileLock, Timeout
 
 from scope_lite.config import closest
 from scope_lite.errors import ScopeError
 from scope_lite.runs.checkpoints import steps_in
-from scope_lite.runs.files import plain_disk_errors, read_lines
-from scope_lite.runs.folder import is_finished, read_status
+from scope_lite.runs.files import Number, read_lines, remove, take_lock
+from scope_lite.runs.folder import SPARE_SUFFIXES, is_finished, lock_path, read_provenance, read_status
 
 LABELS = ("method", "world", "seed", "model")
 LIST_COLUMNS = ["name", "state", "step", "steps", "reward", "size_mb", "started", "reason"]
-SPARE_SUFFIXES = (".old", ".fresh")
 
 
 # -- loading ------------------------------------------------------------------------------------------------------
@@ -33,35 +29,36 @@ def load_metrics(folders: Iterable[Path]) -> pd.DataFrame:
     Raises:
         ScopeError: if a folder has no metrics or a damaged line.
     """
-    return _load(folders, "metrics.jsonl")
+    return _load(folders, "metrics.jsonl", Number)
 
 
 def load_timing(folders: Iterable[Path]) -> pd.DataFrame:
     """One row per run and step: seconds and tokens per second, labelled as in ``load_metrics``."""
-    return _load(folders, "timing.jsonl")
+    return _load(folders, "timing.jsonl", Number)
 
 
 def load_rollouts(folders: Iterable[Path]) -> pd.DataFrame:
     """One row per logged dialogue, labelled as in ``load_metrics``."""
-    return _load(folders, "rollouts.jsonl")
+    return _load(folders, "rollouts.jsonl", object)
 
 
-def _load(folders: Iterable[Path], name: str) -> pd.DataFrame:
+def _load(folders: Iterable[Path], name: str, values: Any) -> pd.DataFrame:
     rows = []
     for folder in map(Path, folders):
         if not (folder / name).is_file():
             raise ScopeError(f"{folder} has no {name}: not a run folder, or its run never started")
         config = read_config(folder)
         labels = {"run": folder.name, **{key: config.get(key) for key in LABELS}}
-        rows += [{**labels, **record} for record in read_lines(folder / name)]
+        rows += [{**labels, **record} for record in read_lines(folder / name, others=values)]
     return pd.DataFrame(rows, columns=None if rows else ["run", *LABELS, "step"])
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration saved in a run folder, empty if it never got that far."""
+    """The configuration saved in a run folder, empty if it never got that far or is damaged."""
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-    except (OSError, yaml.YAMLError):
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+    # YAML can raise anything, from an impossible date to a RecursionError
+    except Exception:
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -83,11 +80,8 @@ def _run_folders(root: Path) -> list[Path]:
 def _summary(folder: Path) -> dict[str, Any]:
     status = read_status(folder)
     try:
-        started = json.loads((folder / "provenance.json").read_text())["started"]
-    except (OSError, ValueError, KeyError):
-        started = None
-    try:
-        rewards = [record["reward"] for record in read_lines(folder / "metrics.jsonl") if "reward" in record]
+        records = read_lines(folder / "metrics.jsonl", others=Number)
+        rewards = [record["reward"] for record in records if "reward" in record]
     except (OSError, ScopeError):
         rewards = []
     return {
@@ -97,7 +91,7 @@ def _summary(folder: Path) -> dict[str, Any]:
         "steps": status["steps"],
         "reward": rewards[-1] if rewards else None,
         "size_mb": round(_size(folder) / 1e6, 2),
-        "started": started,
+        "started": read_provenance(folder).get("started"),
         "reason": status.get("reason"),
     }
 
@@ -108,7 +102,7 @@ def _size(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             total += path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:
+        except OSError:
             continue
     return total
 
@@ -177,7 +171,7 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _last_values(folder: Path) -> dict[str, tuple[int, float]]:
-    table = _load([folder], "metrics.jsonl")
+    table = load_metrics([folder])
     numbers = table.drop(columns=["run", *LABELS]).select_dtypes("number")
     ends = {}
     for name in numbers.columns.drop("step", errors="ignore"):
@@ -222,36 +216,31 @@ def prune(
     for folder in _run_folders(root):
         if spared and folder.name.startswith(spared):
             continue
-        with_lock = _lock(folder)
-        try:
-            with with_lock:
-                for item in _prunable(folder, finished, checkpoints):
-                    gone.append(item)
-                    if not dry_run:
-                        with plain_disk_errors(item.path):
-                            shutil.rmtree(item.path)
-        except Timeout:
+        lock = take_lock(lock_path(folder))
+        if lock is None:
             continue
+        try:
+            for item in _prunable(folder, finished, checkpoints):
+                if item.path.is_symlink():
+                    item = Prunable(item.path, f"{item.why}; a link, {item.path.readlink()} stays", 0)
+                gone.append(item)
+                if not dry_run:
+                    remove(item.path)
+        finally:
+            lock.release()
     return gone
 
 
-def _lock(folder: Path) -> FileLock:
-    name = folder.name
-    for suffix in SPARE_SUFFIXES:
-        name = name.removesuffix(suffix)
-    path = folder.parent / ".locks" / f"{name}.lock"
-    path.parent.mkdir(exist_ok=True)
-    return FileLock(path, timeout=0)
-
-
 def _prunable(folder: Path, finished: bool, checkpoints: bool) -> list[Prunable]:
+    """What may go of a run whose lock we hold."""
     if folder.name.endswith(SPARE_SUFFIXES):
         # killed in the middle of a swap: the only copy of a finished run may carry this name
         base = folder.with_name(folder.name.rsplit(".", 1)[0])
         return [Prunable(folder, "left over from a --fresh run", _size(folder))] if is_finished(base) else []
     state = read_status(folder)["state"]
     if state != "finished":
-        return [Prunable(folder, state, _size(folder))]
+        # the lock that makes it look running is ours
+        return [Prunable(folder, "interrupted" if state == "running" else state, _size(folder))]
     if finished:
         return [Prunable(folder, "finished", _size(folder))]
     if checkpoints:

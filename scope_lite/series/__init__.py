@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from scope_lite import paths
 from scope_lite.errors import ScopeError
-from scope_lite.runs.files import plain_disk_errors
+from scope_lite.runs.files import sweep, take_lock
 from scope_lite.series.display import Display
 from scope_lite.series.parameters import Plan, load_scale, make_plans, notebooks_in, select, series_notebooks
 
@@ -64,13 +63,14 @@ def run_series(
     """
     plans = make_plans(notebooks, scale, parameters or {}, remake=remake, execution_timeout=execution_timeout)
     out = Path(out).resolve()
-    with plain_disk_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
+    lock = take_lock(out / ".lock")
+    if lock is None:
+        raise ScopeError(f"another series is running into {out}; wait for it, or choose another --out")
     try:
-        with FileLock(out / ".lock", timeout=0):
-            return _run_plans(plans, out, home, fresh, console or Console())
-    except Timeout:
-        raise ScopeError(f"another series is running into {out}; wait for it, or choose another --out") from None
+        sweep(out)
+        return _run_plans(plans, out, home, fresh, console or Console())
+    finally:
+        lock.release()
 
 
 def _run_plans(plans: list[Plan], out: Path, home: Path, fresh: bool, console: Console) -> list[Result]:

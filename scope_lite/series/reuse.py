@@ -18,7 +18,7 @@ from typing import Any
 
 import scope_lite
 from scope_lite.contents import own_files
-from scope_lite.runs.files import log, replace_text
+from scope_lite.runs.files import check, log, read_object, replace_text
 from scope_lite.runs.provenance import package_version
 from scope_lite.series.parameters import Plan
 
@@ -39,10 +39,10 @@ class Ledger:
         self.path, self.home = path, home.resolve()
         self._content: dict[str, Any] = {"notebooks": {}, "files": {}, "seconds": {}}
         try:
-            self._content |= json.loads(path.read_text(encoding="utf-8"))
+            self._content = _read(path)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError):
             log.warning("%s cannot be read; every notebook runs again", path)
 
     def seconds(self, plan: Plan) -> float | None:
@@ -108,6 +108,18 @@ class Ledger:
         return [_digest_all(_files(source), source), _digest_all(data, self.home), versions, own_files()]
 
 
+def _read(path: Path) -> dict[str, Any]:
+    content = read_object(path, {"notebooks": dict, "files": dict, "seconds": dict})
+    for entry in content["notebooks"].values():
+        check(entry, {"key": str, "inputs": dict, "outputs": list})
+        entry["outputs"] = [str(name) for name in entry["outputs"]]
+    for entry in content["files"].values():
+        check(entry, {"sha256": str | None, "by": str})
+    for entry in content["seconds"].values():
+        check(entry, {}, int | float)
+    return content
+
+
 def _files(folder: Path) -> list[Path]:
     def is_content(path: Path) -> bool:
         parts = path.relative_to(folder).parts
@@ -120,7 +132,7 @@ def _digest(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scope_lite.engines import adapters
 from scope_lite.errors import ScopeError
-from scope_lite.runs.files import plain_disk_errors, replace_text
+from scope_lite.runs.files import plain_disk_errors, read_object, remove, replace_text, sweep, take_lock
 from scope_lite.runs.provenance import collect
 from scope_lite.tasks.p4g import COMMIT
 
@@ -33,17 +31,14 @@ def working(work: Path, settings: Mapping[str, Any], fresh: bool) -> Iterator[Pa
     Raises:
         ScopeError: a run with other settings in ``work``, one that is under way there, a full disk.
     """
-    with plain_disk_errors(work):
-        work.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(str(work / "lock"), timeout=0)
+    lock = take_lock(work / "lock")
+    if lock is None:
+        raise ScopeError(f"another process trains in {work}: wait for it, or give another --work")
     try:
-        lock.acquire()
-    except Timeout:
-        raise ScopeError(f"another process trains in {work}: wait for it, or give another --work") from None
-    try:
+        sweep(work)
         if fresh:
-            shutil.rmtree(work / "checkpoints", ignore_errors=True)
-            (work / "settings.json").unlink(missing_ok=True)
+            remove(work / "checkpoints")
+            remove(work / "settings.json")
         _same_settings(work / "settings.json", settings)
         yield work / "checkpoints"
     finally:
@@ -53,7 +48,10 @@ def working(work: Path, settings: Mapping[str, Any], fresh: bool) -> Iterator[Pa
 def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write the run's settings, or hold them against those that it began with."""
     if path.exists():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            before = read_object(path, {})
+        except (OSError, ValueError) as exc:
+            raise ScopeError(f"{path} cannot be read ({exc}): start anew with --fresh") from None
         if changed := [name for name in settings if before.get(name) != settings[name]]:
             raise ScopeError(
                 f"{path.parent} holds a run with another {', '.join(changed)}: go on with the same, give another "
@@ -70,11 +68,11 @@ def replacing(out: Path) -> Iterator[Path]:
         ScopeError: a full disk.
     """
     beside = out.with_name(f".{out.name}.writing")
-    shutil.rmtree(beside, ignore_errors=True)
+    remove(beside)
     with plain_disk_errors(out):
         beside.mkdir(parents=True)
         yield beside
-        shutil.rmtree(out, ignore_errors=True)
+        remove(out)
         beside.rename(out)
 
 
