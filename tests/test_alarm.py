@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from scope_lite.alarm import UNSEEN, collapse, collapse_of
+from scope_lite.cli import app
 from scope_lite.paths import DATA
+from scope_lite.report.content import HEADS, gather_runs
 
 STEPS = np.arange(0, 110, 10)
 RISING = np.array([np.nan, 0.4, 0.7, 0.9, 0.95, 0.97, 0.98, 0.98, 0.99, 0.98, 0.99])
@@ -77,3 +80,17 @@ def test_on_the_shipped_runs_it_sounds_for_single_and_not_for_the_control() -> N
     told = pd.Series({key: collapse(rows).collapsed for key, rows in runs if key[0] in ("single", "unsharpened")})
     assert told["single"].all() and len(told["single"]) == 10
     assert not told["unsharpened"].any() and len(told["unsharpened"]) == 10
+
+
+def test_train_runs_compare_and_the_report_tell_the_same_verdict(tmp_path: Path, monkeypatch: Any) -> None:
+    for name, unseen in (("fell", FALLING), ("held", HOLDING)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "status").write_text('{"state": "finished", "step": 100, "steps": 100}')
+        rows = [{k: v for k, v in row.items() if v == v} for row in table(unseen).to_dict("records")]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    compared = CliRunner().invoke(app, ["runs", "compare", "fell", "held", "--out", str(tmp_path)]).stdout
+    assert "a: collapse alarm at step 70" in compared and "b: no collapse alarm" in compared
+    monkeypatch.setattr("scope_lite.train.train", lambda *a, **b: tmp_path / "fell")
+    assert collapse(table(FALLING)).told in CliRunner().invoke(app, ["train", "--steps", "1"]).stdout
+    alarms = [row[HEADS.index("collapse alarm")] for row in gather_runs(tmp_path, tmp_path).rows]
+    assert alarms == ["from step 70", "silent"]
