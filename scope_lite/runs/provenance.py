@@ -50,7 +50,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
     def git(*args: str) -> str:
         return subprocess.run(
-            ["git", "-C", str(folder), *args], capture_output=True, text=True, check=True, timeout=10
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, encoding="utf-8", check=True, timeout=10
         ).stdout.strip()
 
     try:

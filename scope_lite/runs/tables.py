@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from scope_lite.config import closest
 from scope_lite.errors import ScopeError
+from scope_lite.plain_yaml import read_yaml
 from scope_lite.runs.checkpoints import steps_in
 from scope_lite.runs.files import Number, read_lines, remove, take_lock
 from scope_lite.runs.folder import SPARE_SUFFIXES, is_finished, lock_path, read_provenance, read_status
@@ -56,9 +56,8 @@ def _load(folders: Iterable[Path], name: str, values: Any) -> pd.DataFrame:
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration saved in a run folder, empty if it never got that far or is damaged."""
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-    # YAML can raise anything, from an impossible date to a RecursionError
-    except Exception:
+        config = read_yaml(folder / "config.yaml")
+    except ScopeError:
         return {}
     return config if isinstance(config, dict) else {}
 
