@@ -31,8 +31,9 @@ REASONS = {
     "too_long": "far longer than the tokens that were asked for",
 }
 """Why there are no words, in the order in which it is looked for."""
-CHARACTERS_A_TOKEN = 16
-"""A reply of more characters for each token that it may have is far too long; English has 4 to 5."""
+CHARACTERS_A_TOKEN, SHORT = 16, 20
+"""A reply of more characters for each token that it may have is far too long; English has 4 to 5. Fewer tokens than 20
+are counted as 20: of a few the lengths differ too much."""
 
 _NAME = (
     r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?|reflection|scratch_?pad|analysis|cot"
@@ -144,7 +145,7 @@ def _failure(words: str, finished: bool, tokens: int | None) -> str:
         return "markup"
     if _plays_others(plain, finished):
         return "role"
-    return "too_long" if tokens is not None and len(words) > CHARACTERS_A_TOKEN * tokens else ""
+    return "too_long" if tokens is not None and len(words) > CHARACTERS_A_TOKEN * max(tokens, SHORT) else ""
 
 
 def _plays_others(plain: str, finished: bool) -> bool:

@@ -147,8 +147,6 @@ def test_a_step_trains_and_the_metrics_have_the_names_of_a_nano_run(model, scrip
 def test_the_other_methods_run_through_the_same_loop(method, model, scripted, tmp_path):
     scripted(listed((YES, 0.5), (NO, 0.5)) if method == "verbalized" else YES)
     changes = {} if method == "base" else {"steps": 1}
-    if method == "verbalized":  # the panel asks for one reply, and hears a whole list
-        changes["text"] = {"reply_tokens": 20}
     rows = rows_of(train(config_of(model, method, **{"steps": 0, **changes}), tmp_path))
     assert 0 <= rows[-1]["panel/plain/reward"] <= 0.5
     if method == "verbalized":
