@@ -54,7 +54,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             learner.load_state(checkpoint.tensors["policy"])
             cast.load_state(checkpoint.tensors)
             start = checkpoint.step + 1
-        history = read_lines(run.path / "metrics.jsonl")
+        evaluated = [row for row in read_lines(run.path / "metrics.jsonl") if UNSEEN in row]
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
             metrics: dict[str, Any] = {"step": step}
@@ -69,8 +69,8 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 metrics |= {**panel.metrics(evaluation), **cast.answers()}
                 kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
                 run.log_rollouts([{"step": step, **r} for r in kept])
-            history.append(metrics)
-            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(pd.DataFrame(history)).steps
+            evaluated += [metrics] if UNSEEN in metrics else []
+            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(pd.DataFrame(evaluated)).steps
             timing["step_seconds"] = time.perf_counter() - began
             run.log(metrics, timing)
             run.progress(step, config.steps)

@@ -287,6 +287,7 @@ def test_an_adapter_s_weights_must_be_those_of_its_settings_and_finite(folder: P
         f"another shape for {first}": lambda t: t.update({first: torch.ones(4, 31)}),
         f"NaN or infinity in {first}": lambda t: t[first][0, 0].fill_(torch.nan),
         f"{first} is kept as torch.int8": lambda t: t.update({first: torch.ones(4, 32, dtype=torch.int8)}),
+        f"{first} is kept as torch.float8_e4m3fn": lambda t: t.update({first: t[first].to(torch.float8_e4m3fn)}),
     }.items():
         copy = Path(shutil.copytree(trained, tmp_path / str(len(told))))
         rewrite(copy / WEIGHTS, edit)

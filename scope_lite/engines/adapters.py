@@ -129,11 +129,11 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     except Exception as error:
         # safetensors has errors of its own
         raise ScopeError(f"could not read the adapter in {folder}: {first_line(error)}") from error
-    require_finite(tensors, f"the adapter in {folder}")
     if codes := [name for name, t in tensors.items() if not t.is_floating_point() or t.element_size() < 2]:
         raise ScopeError(
             f"the adapter in {folder}: {codes[0]} is kept as {tensors[codes[0]].dtype}, no format of weights"
         )
+    require_finite(tensors, f"the adapter in {folder}")
     held = max((t.shape[0] for name, t in tensors.items() if ".lora_A." in name and t.ndim), default=0)
     if max(settings["r"], *settings["rank_pattern"].values(), 0) > held:
         raise ScopeError(f"the adapter in {folder} has rank {settings['r']} in {CONFIG}, and rank {held} in {WEIGHTS}")

@@ -29,11 +29,11 @@ def lora_matrices(model: PreTrainedModel, rank: int, head: bool = False) -> list
     found: dict[str, nn.Linear] = {}
     for name, module in model.named_modules():
         if module in ends:
-            wanted, known = ends[module], True
+            wanted, named = ends[module], True
         else:
             wanted = any(p.ndim > 1 for p in module.parameters(recurse=False))
-            known = name.rpartition(".")[2] in LORA_TARGETS + FUSED and isinstance(module, nn.Linear)
-        if wanted and not (known and isinstance(module, nn.Linear)):
+            named = name.rpartition(".")[2] in LORA_TARGETS + FUSED
+        if wanted and not (named and isinstance(module, nn.Linear)):
             kinds = ", ".join(LORA_TARGETS + FUSED)
             raise ScopeError(
                 f"cannot train an adapter on this {model.config.model_type}: {name} is none of the matrices that it "
