@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from scope_lite.config import RunConfig
+from scope_lite.engines.pretrained import NUMBER_FORMATS
 from scope_lite.grpo import group_advantages, reward_metrics
 from scope_lite.learner import Learner
 from scope_lite.rng import RowKeys
-from scope_lite.runs import RunFolder
+from scope_lite.runs import RunFolder, folder_path, recorded_format
 from scope_lite.scenes import Scene, SceneCast, open_scene
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
@@ -35,13 +36,13 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         fresh: run again although a finished run exists.
         on_step: called after every step with (step, steps, metrics).
     """
-    scene = open_scene(config)
-    name = config.run_name()
-    content = config.model_dump(mode="json")
-    with reproducible(scene.threads), RunFolder.open(root, content, name, config.fingerprint(), fresh=fresh) as run:
+    name, content, fingerprint = config.run_name(), config.model_dump(mode="json"), config.fingerprint()
+    scene = open_scene(config if fresh else in_format(config, folder_path(root, name, fingerprint)))
+    with reproducible(scene.threads), RunFolder.open(root, content, name, fingerprint, fresh=fresh) as run:
         if run.finished:
             return run.path
         learner = Learner(scene.policy_model(), config, seed=config.seed)
+        run.computes_in(scene.number_format)
         cast = scene.cast(learner)
         panel = scene.panel(seen=config.simulator.members if config.steps else ())
         alarm = CollapseAlarm()
@@ -77,6 +78,14 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
                 on_step(step, config.steps, metrics)
         run.finish(metrics)
         return run.path
+
+
+def in_format(config: RunConfig, folder: Path) -> RunConfig:
+    """The config of a run that goes on, or speaks, in the number format that it began in, on whatever machine."""
+    began = recorded_format(folder)
+    if not config.is_text or config.text.number_format != "auto" or began not in NUMBER_FORMATS:
+        return config
+    return config.model_copy(update={"text": config.text.model_copy(update={"number_format": began})})
 
 
 def _play_and_learn(

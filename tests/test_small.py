@@ -247,6 +247,7 @@ def test_an_adapter_loads_as_a_model_of_its_own(base: Path, adapter: Path) -> No
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.usefixtures("float32")
 def test_the_adapter_is_applied_as_low_rank_matrices_by_hand(base: Path, adapter: Path) -> None:
     tensors = load_file(adapter / adapters.WEIGHTS)
     by_hand = load_model(base)

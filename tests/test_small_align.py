@@ -47,6 +47,7 @@ def total_variation(p: torch.Tensor, q: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.3])
+@pytest.mark.usefixtures("float32")
 def test_a_reply_of_one_token_becomes_the_reference_to_the_power_one_plus_strength(base: Path, strength: float) -> None:
     """All replies and their probabilities can be listed then, so the best is known exactly."""
     config = settings(base, strength=strength, groups=1, group_size=64, max_new_tokens=1, rank=8, learning_rate=1e-2)
@@ -97,6 +98,7 @@ def test_replies_read_in_one_row_have_the_probabilities_and_gradients_of_reading
     torch.testing.assert_close(packed.token_logprobs(alone)[0], plain.token_logprobs(alone)[0])
 
 
+@pytest.mark.usefixtures("float32")
 def test_what_is_paid_is_the_log_probability_of_the_whole_reply_and_the_kl_starts_at_zero(base: Path) -> None:
     loaded = load_model(base)
     aligner = Aligner(settings(base), loaded, [CHAT])

@@ -114,6 +114,7 @@ def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_th
     assert all(gaps[other, torch.arange(len(speaker))][speaker != other].mean() > 0.05 for other in range(3))
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
     scene, cast = open_cast(model, "population", pool_size=2, cadence=1)
     cast.learn(1, play(scene, cast), KEYS)
@@ -131,6 +132,7 @@ def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
         assert (alone.acts, alone.replies) == (whole[row].acts, whole[row].replies)
 
 
+@pytest.mark.usefixtures("float32")
 def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_reward(model):  # noqa: F811
     scene, cast = open_cast(model, kl_coef=0.0, reward="adversarial")
     rollouts = play(scene, cast)

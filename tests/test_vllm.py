@@ -298,7 +298,7 @@ def test_an_engine_that_serves_old_weights_or_another_base_is_found_out(slow, mo
         synced(VllmEngine(tmp_path / "other"), seat_model(model))()
 
 
-def test_what_a_seat_says_is_what_the_trainer_scores(engine, model) -> None:  # noqa: F811
+def test_what_a_seat_says_is_what_the_trainer_scores(engine, model, sixteen_bits) -> None:  # noqa: F811
     """Ids trained are ids sampled, turn after turn, ended or cut; so are log probabilities."""
     seat, rows = seat_model(model, 0.5), 4
     loaded = load_model(model, "cpu")
@@ -311,7 +311,8 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model) -> None:  # 
     rollouts = run_episodes(episodes, policy, simulator, keys, ["base"] * rows, 1024)
     batch = collate([r.policy for r in rollouts], pad=0)
     recomputed, _ = seat.token_logprobs(batch)
-    assert len(recomputed) >= rows * 2 and (recomputed - batch.sampled_logprobs).abs().max() < 1e-4
+    close = 0.1 if sixteen_bits else 1e-4
+    assert len(recomputed) >= rows * 2 and (recomputed - batch.sampled_logprobs).abs().max() < close
     assert len({tuple(r.policy.ids) for r in rollouts}) == rows  # the members of a group differ (pitfall P20)
     requests = {r.lora_name if r else "base" for _, _, r in engine.llm.calls}
     assert requests == {"base", "policy-1"}
@@ -323,6 +324,7 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model) -> None:  # 
         policy.speak(9, "act")
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_sampler_keeps_its_order_its_record_and_its_adapters_apart(engine, model, tmp_path) -> None:  # noqa: F811
     loaded, cache = load_model(model, "cpu"), ReplyCache(tmp_path)
     config = SamplingConfig(temperature=0.7, max_new_tokens=6, seed=3)
@@ -348,14 +350,21 @@ def test_a_grammar_goes_to_the_engine(engine, model) -> None:  # noqa: F811
     assert engine.llm.calls[-1][1][0].structured_outputs == {"grammar": grammar(2)}
 
 
-def test_a_run_with_the_engine_trains_and_reports_how_well_they_agree(slow, model, scripted, tmp_path) -> None:  # noqa: F811
+def test_a_run_with_the_engine_trains_and_reports_how_well_they_agree(
+    slow,
+    model,
+    scripted,
+    tmp_path,
+    sixteen_bits,  # noqa: F811
+) -> None:
     scripted(YES, NO)
     folder = train(config_of(model, text={"rollout_engine": "vllm"}), tmp_path)
     rows = rows_of(folder)
     assert [row["step"] for row in rows] == [0, 1, 2] and rows[1]["grad_norm"] > 0
+    close = 0.05 if sixteen_bits else 1e-4
     for row in rows[1:]:
-        assert row["sampling/ratio_mean"] == pytest.approx(1, abs=1e-4) and row["sampling/ratio_outside"] == 0
-        assert row["sampling/logp_difference"] < 1e-4 and row["engine/logp_difference"] < 1e-4
+        assert row["sampling/ratio_mean"] == pytest.approx(1, abs=close) and row["sampling/ratio_outside"] == 0
+        assert row["sampling/logp_difference"] < close and row["engine/logp_difference"] < close
     assert rows[1]["engine/moved"] is None and rows[2]["engine/moved"] == pytest.approx(1, abs=0.05)
     (llm,) = SlowLLM.made  # one engine for training and evaluation
     assert {request.lora_name for _, _, request in llm.calls} == {"policy-1", "policy-2", "policy-3"}

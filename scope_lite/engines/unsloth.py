@@ -30,7 +30,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from scope_lite.engines.adapters import split_adapter
 from scope_lite.engines.hf import LORA_TARGETS, SeatModel, Session
-from scope_lite.engines.pretrained import LoadedModel, find_model, pick_device, pick_dtype
+from scope_lite.engines.pretrained import LoadedModel, find_model, pick_device, pick_format
 from scope_lite.errors import ScopeError
 from scope_lite.paths import folder_fingerprint
 from scope_lite.records import TokenBatch
@@ -48,7 +48,14 @@ PROBE = ([3, 5, 8, 13, 21, 34, 55], [4, 7, 11])
 class UnslothBase:
     """One base model on one device, and the adapters that take turns on it."""
 
-    def __init__(self, model: str | Path, max_length: int | None = None, four_bit: bool = False, device: str = "auto"):
+    def __init__(
+        self,
+        model: str | Path,
+        max_length: int | None = None,
+        four_bit: bool = False,
+        device: str = "auto",
+        number_format: str = "auto",
+    ):
         """Load a base for training.
 
         Args:
@@ -56,6 +63,7 @@ class UnslothBase:
             max_length: tokens of the longest transcript, None: as many as the model was made for. Unsloth cuts what is
                 longer without a word, so we refuse it.
             four_bit: keep the base in 4 bits (QLoRA); needs a GPU.
+            number_format: as in ``pretrained.pick_format``; with four bits, of what is computed.
 
         Raises:
             ScopeError: Unsloth is not installed, four bits were asked of a CPU, or the model cannot be read.
@@ -67,7 +75,7 @@ class UnslothBase:
         self.device = pick_device(device)
         if four_bit and self.device.type == "cpu":
             raise ScopeError("4-bit weights need a GPU; set text.four_bit to false")
-        self.four_bit, self.dtype = four_bit, getattr(torch, pick_dtype(self.device))
+        self.four_bit, self.dtype = four_bit, getattr(torch, pick_format(self.device, number_format))
         if split_adapter(model)[1] is not None:
             raise ScopeError(f"Unsloth trains on a plain base, and {str(model)!r} has an adapter: name its base")
         self.folder = folder = find_model(model)

@@ -53,6 +53,14 @@ def read_status(path: Path) -> dict[str, Any]:
     return status
 
 
+def recorded_format(path: Path) -> str:
+    """The number format that the run in this folder began in; "auto" where it is not on record."""
+    try:
+        return str(json.loads((path / "provenance.json").read_text()).get("number_format", "auto"))
+    except (OSError, ValueError, AttributeError):
+        return "auto"
+
+
 def is_finished(path: Path) -> bool:
     """Whether the run in this folder came to its end."""
     return read_status(path)["state"] == "finished"
@@ -205,6 +213,13 @@ class RunFolder:
         else:
             first["resumed"].append(facts)
         replace_text(path, json.dumps(first, indent=1) + "\n")
+
+    def computes_in(self, number_format: str) -> None:
+        """Put the number format of this run's models on record."""
+        self._must_be_open()
+        path = self.path / "provenance.json"
+        facts = {**json.loads(path.read_text()), "number_format": number_format}
+        replace_text(path, json.dumps(facts, indent=1) + "\n")
 
     def _end_session(self) -> None:
         path = self.path / "provenance.json"
