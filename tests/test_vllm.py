@@ -352,10 +352,10 @@ def test_a_grammar_goes_to_the_engine(engine, model) -> None:  # noqa: F811
 
 def test_a_run_with_the_engine_trains_and_reports_how_well_they_agree(
     slow,
-    model,
-    scripted,
+    model,  # noqa: F811
+    scripted,  # noqa: F811
     tmp_path,
-    sixteen_bits,  # noqa: F811
+    sixteen_bits,
 ) -> None:
     scripted(YES, NO)
     folder = train(config_of(model, text={"rollout_engine": "vllm"}), tmp_path)
