@@ -21,10 +21,10 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Real models compute in the same number format on every processor; `make test` tests text in the other one, too.
 os.environ["SCOPE_LITE_NUMBER_FORMAT"] = os.environ.get("SCOPE_LITE_NUMBER_FORMAT") or "float32"
-# What a user's shell may say to the libraries and to us; the product must bear it (test_settings.py), the tests need not.
+# What a user's shell may say to the libraries and to us; the product must bear it itself, the tests need not.
 # Tried with the tests of text, figures, notebooks and the command line, each variable or pair of them by itself:
-# SCOPE_LITE_NUMBER_FORMAT=float32 and =bfloat16, LC_ALL=C, TZ=Asia/Kolkata, FORCE_COLOR=1 COLUMNS=30, a MATPLOTLIBRC that
-# changes everything, and, for a lesser processor, ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
+# SCOPE_LITE_NUMBER_FORMAT=float32 and =bfloat16, LC_ALL=C, TZ=Asia/Kolkata, FORCE_COLOR=1 COLUMNS=30, a MATPLOTLIBRC
+# that changes everything, and, for a lesser processor, ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
 for name in (
     "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TERMINAL_WIDTH",
     "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "MATPLOTLIBRC",

@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 
 from scope_lite.figures.style import save_figure, use_style
 
-
 HOSTILE = {
     "text.usetex": True, "axes.facecolor": "red", "savefig.facecolor": "black", "savefig.bbox": "tight",
     "lines.linewidth": 9, "image.cmap": "jet", "axes.prop_cycle": mpl.cycler(color="k"), "font.family": "serif",

@@ -184,6 +184,44 @@ def test_a_resumed_run_hears_the_same_from_simulators_that_keep_what_they_read(m
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
+def test_a_run_says_its_number_format_and_goes_on_in_it_on_any_machine(model, scripted, tmp_path, monkeypatch):
+    scripted(YES, NO)
+    config = config_of(model, final_dialogues=1)
+
+    def die(step: int, steps: int, metrics: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    rows = {}
+    for began, now in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", began)
+        whole = train(config, tmp_path / f"whole-{began}")
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / began, on_step=die)
+        monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", now)
+        resumed = train(config, tmp_path / began)
+        rows[began] = (resumed / "metrics.jsonl").read_bytes()
+        assert rows[began] == (whole / "metrics.jsonl").read_bytes() and resumed.name == whole.name
+        assert json.loads((resumed / "provenance.json").read_text())["number_format"] == began
+        again = train(config, tmp_path / began, fresh=True)
+        assert json.loads((again / "provenance.json").read_text())["number_format"] == now
+    assert rows["float32"] != rows["bfloat16"]
+    asked = config_of(model, final_dialogues=1, text={"number_format": "float32"})
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "bfloat16")
+    folder = train(asked, tmp_path / "asked")
+    assert (folder / "metrics.jsonl").read_bytes() == rows["float32"] and folder.name != whole.name
+
+
+def test_a_number_format_that_is_none_is_told_before_anything_is_written(model, tmp_path, monkeypatch):
+    with pytest.raises(ScopeError, match=r"^config: text.number_format: .*'float32'.*\(got 'half'\)$"):
+        config_of(model, text={"number_format": "half"})
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "half")
+    with pytest.raises(
+        ScopeError, match=r"^SCOPE_LITE_NUMBER_FORMAT is 'half': set it to auto, float32 or bfloat16, or "
+    ):
+        train(config_of(model), tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_batch_of_equal_rewards_moves_nothing(model, scripted, tmp_path):
     scripted(YES)
     folder = train(config_of(model, steps=1), tmp_path)

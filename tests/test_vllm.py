@@ -6,12 +6,14 @@ vLLM is in test_backend_vllm.py.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import math
 import os
 import subprocess
 import sys
 import types
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +30,7 @@ from scope_lite.engines.reply_cache import ReplyCache
 from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
 from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
-from scope_lite.engines.vllm.sync import AdapterSync, compare, probe_prompts
+from scope_lite.engines.vllm.sync import AdapterSync, Move, Reading, probe_prompts
 from scope_lite.episodes import run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.grpo import sampling_ratios
@@ -77,6 +79,10 @@ class SlowLLM:
 
     stale = False
     """serve the first version of an adapter for ever"""
+    rounding = 0.0
+    """nats by which a log probability is off (standard deviation): always the same for the same weights and tokens"""
+    jitter = 0.0
+    """the same, but never twice the same"""
     made: ClassVar[list[SlowLLM]] = []
 
     def __init__(self, **settings: Any):
@@ -84,28 +90,41 @@ class SlowLLM:
         self.events: list[str] = []
         self.llm_engine = types.SimpleNamespace(remove_lora=lambda number: self.events.append(f"remove {number}"))
         self._weights: dict[str, Any] = {}
+        self._noise = torch.Generator().manual_seed(0)
         SlowLLM.made.append(self)
 
     def weights(self, request: LoRARequest | None) -> Any:
-        name = "" if request is None else "first" if self.stale else request.lora_name
+        name = self._served(request)
         if name not in self._weights:
             base = load_model(self.folder, "cpu").model
             self._weights[name] = base if request is None else with_adapter(base, Path(request.lora_path))
         return self._weights[name]
 
+    def _served(self, request: LoRARequest | None) -> str:
+        return "" if request is None else "first" if self.stale else request.lora_name
+
+    def _off(self, name: str, ids: list[int], size: int) -> Any:
+        """What noise adds to the log probabilities after ``ids``."""
+        same = torch.Generator().manual_seed(zlib.crc32(f"{name} {ids}".encode()))
+        return self.rounding * torch.randn(size, generator=same) + self.jitter * torch.randn(
+            size, generator=self._noise
+        )
+
     @torch.no_grad()
     def generate(self, prompts: Any, settings: Any, lora_request: Any = None, use_tqdm: bool = True) -> list[Any]:
         self.calls.append((prompts, settings, lora_request))
         weights = self.weights(lora_request)
-        return [self._complete(weights, p["prompt_token_ids"], s) for p, s in zip(prompts, settings, strict=True)]
+        name, rows = self._served(lora_request), zip(prompts, settings, strict=True)
+        return [self._complete(weights, name, p["prompt_token_ids"], s) for p, s in rows]
 
-    def _complete(self, weights: Any, prompt: list[int], params: SamplingParams) -> Any:
+    def _complete(self, weights: Any, name: str, prompt: list[int], params: SamplingParams) -> Any:
         if len(prompt) >= (self.settings["max_model_len"] or 10_000):
             raise ValueError("the prompt is too long\nfor this model")
         random, ids, tables = torch.Generator().manual_seed(params.seed), [], []
         for _ in range(params.max_tokens):
             logits = weights(torch.tensor([prompt + ids])).logits[0, -1].float()
             log_p = (logits / params.temperature).log_softmax(-1)
+            log_p = log_p + self._off(name, prompt + ids, len(log_p))
             ids.append(int(torch.multinomial(log_p.exp(), 1, generator=random)))
             shown = {ids[-1], *log_p.topk(params.logprobs).indices.tolist()}
             tables.append({i: types.SimpleNamespace(logprob=log_p[i].item()) for i in shown})
@@ -204,14 +223,34 @@ def test_ratios_of_a_sampler_that_agrees_and_of_one_that_does_not() -> None:
     assert sampling_ratios(same[:0], same[:0])["sampling/ratio_mean"] == 1.0
 
 
+def reading(engine: torch.Tensor, trainer: torch.Tensor) -> Reading:
+    """Of answers by place and token, all of which the engine names."""
+    table = [dict(enumerate(row)) for row in engine.tolist()]
+    return Reading(trainer, table, table, {})
+
+
 def test_the_share_of_the_move_is_told_only_where_rounding_allows() -> None:
-    before, step = torch.zeros(40), torch.linspace(0.5, 1.5, 40)
-    noise = 0.1 * torch.sin(torch.arange(40.0))
-    assert compare(before + step + noise, before + step, before).moved == pytest.approx(1, abs=0.1)
-    assert compare(before + noise, before + step, before).moved == pytest.approx(0, abs=0.1)
-    assert compare(before + noise, before + step / 1000, before).moved is None
-    assert compare(before, before, before).moved is None
-    assert compare(before + noise, before, before).largest == pytest.approx(noise.abs().max().item())
+    random = torch.Generator().manual_seed(0)
+    before, step, *noise = (torch.randn(96, 5, generator=random) for _ in range(6))
+    start = reading(before + 0.1 * noise[0], before)
+
+    def move(share: float, of: torch.Tensor, new: float, trainer: float = 0.0) -> Move:
+        """Served is ``share`` of the step; ``new``: rounding of the engine's answer, which is made anew."""
+        engine = before + 0.1 * noise[0] + share * of + new * noise[1]
+        return Move(reading(engine, before + of + trainer * noise[2]), start)
+
+    direction = 30 * step + noise[3]
+    for share in (0.0, 1.0):
+        assert move(share, step, 0.1).seen() == pytest.approx(share, abs=0.05)
+        assert move(share, 0.2 * step, 0.1, 0.1).seen() is None
+        assert move(share, 0.2 * step, 0.1, 0.1).estimated(direction) == pytest.approx(share, abs=0.2)
+        assert move(share, step / 1000, 0.1, 0.1).seen() is None
+        assert move(share, step / 1000, 0.1, 0.1).estimated(direction) is None
+    # in 16 bits the trainer's answers are rounded anew: an engine's that are not were made with the old weights
+    assert move(0.0, step / 1000, 0.0, 0.1).seen() == 0
+    assert Move(start, start).seen() is None and Move(start, start).estimated(direction) is None
+    few = torch.zeros(96, 5).index_fill(0, torch.arange(40), 0.1)  # so small a step that little was rounded anew
+    assert move(0.0, few, 0.0).seen() is None
 
 
 def test_the_key_leaves_older_runs_their_names(model) -> None:  # noqa: F811
@@ -268,27 +307,79 @@ def test_memory_is_lent_between_rollouts_where_there_is_a_gpu(slow, model) -> No
     assert (on_cpu.llm.events, on_gpu.llm.events) == ([], ["reset", "sleep", "wake"])
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_sync_publishes_what_changed_and_proves_that_it_is_served(engine, model) -> None:  # noqa: F811
     seat = seat_model(model)
     sync = synced(engine, seat)
     first = sync()
     assert sync.metrics()["engine/moved"] is None  # an adapter that does nothing cannot be told from the base
-    assert sync() is first and len(engine.llm.calls) == 1
+    asked = len(engine.llm.calls)
+    assert sync() is first and len(engine.llm.calls) == asked
     shift(seat, 0.05)
     second = sync()
     assert second.number > first.number and engine.llm.events == [f"remove {first.number}"]
     assert sync.metrics()["engine/moved"] == pytest.approx(1, abs=0.01) and sync.probe.largest < 1e-4
 
 
-def test_an_engine_that_serves_old_weights_or_another_base_is_found_out(slow, model, tmp_path) -> None:  # noqa: F811
-    seat = seat_model(model)
-    engine = VllmEngine(model)
-    engine.llm.stale = True
-    sync = synced(engine, seat)
-    sync()
-    shift(seat, 0.001)  # a step far too small for the two to disagree
-    with pytest.raises(ScopeError, match="vLLM serves old weights: it shows 0% of the trainer's last step"):
+def served_in(
+    number_format: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[SlowLLM, SeatModel, AdapterSync]:
+    """A stand-in and a trainer in this number format; in 16 bits the stand-in has rounding of its own."""
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", number_format)
+    seat, engine = seat_model(folder, 0.1), VllmEngine(folder, VllmSettings(number_format))
+    engine.llm.rounding = 0.05 if number_format == "bfloat16" else 0.0
+    return engine.llm, seat, AdapterSync(engine, seat, probe_prompts(seat.format, [persuader.SYSTEM])[:2])
+
+
+@pytest.mark.parametrize("number_format", ["float32", "bfloat16"])
+def test_old_weights_are_found_out_after_one_small_step_and_new_ones_are_not(
+    slow,
+    model,  # noqa: F811
+    monkeypatch,
+    number_format,
+) -> None:
+    for stale in (False, True):
+        llm, seat, sync = served_in(number_format, model, monkeypatch)
+        llm.stale = stale
         sync()
+        shift(seat, 1e-4)  # a step far too small for the two to disagree
+        if stale:
+            with pytest.raises(ScopeError, match="vLLM serves old weights: it shows 0% of the trainer's last move"):
+                sync()
+        else:
+            sync()
+            assert (
+                sync.probe.moved is None
+                if number_format == "bfloat16"
+                else sync.probe.moved == pytest.approx(1, abs=0.01)
+            )
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_in_16_bits_small_steps_add_up_to_a_verdict_on_an_engine_that_never_repeats_itself(
+    slow,
+    model,  # noqa: F811
+    monkeypatch,
+    stale,
+) -> None:
+    llm, seat, sync = served_in("bfloat16", model, monkeypatch)
+    llm.jitter, llm.stale, steps, moved = 0.05, stale, 0, None
+    sync()
+    before = seat.adapter_state()
+    with pytest.raises(ScopeError, match="vLLM serves old weights") if stale else contextlib.nullcontext():
+        while moved is None and steps < 30:
+            steps += 1
+            shift(seat, 0.002)
+            sync()
+            moved = sync.probe.moved
+        assert not stale and moved == pytest.approx(1, abs=0.4)
+    assert steps > 1
+    for name, weight in seat.adapter_state().items():  # what the probe tried out has left no trace
+        assert 0 < (weight - before[name]).abs().max() < 0.01 * steps
+
+
+@pytest.mark.usefixtures("float32")
+def test_an_engine_with_another_base_is_found_out(slow, model, tmp_path) -> None:  # noqa: F811
     other = load_model(model, "cpu")
     with torch.no_grad():
         other.model.model.layers[0].mlp.down_proj.weight.mul_(2)
@@ -367,4 +458,4 @@ def test_a_run_with_the_engine_trains_and_reports_how_well_they_agree(
         assert row["sampling/logp_difference"] < close and row["engine/logp_difference"] < close
     assert rows[1]["engine/moved"] is None and rows[2]["engine/moved"] == pytest.approx(1, abs=0.05)
     (llm,) = SlowLLM.made  # one engine for training and evaluation
-    assert {request.lora_name for _, _, request in llm.calls} == {"policy-1", "policy-2", "policy-3"}
+    assert {r.lora_name for _, _, r in llm.calls if r} == {"policy-1", "policy-2", "policy-3"}
