@@ -55,15 +55,18 @@ def test_a_reply_of_one_token_becomes_the_reference_to_the_power_one_plus_streng
     aligner = Aligner(config, loaded, [SHORT])
     ids = chat_ids(loaded.tokenizer, SHORT)
     start = next_token(aligner.learner.model.model, ids)
-    for _ in range(24):
+    end = torch.zeros_like(start)
+    for step in range(32):
         aligner.step()
-    end = next_token(aligner.learner.model.model, ids)
+        if step >= 16:  # one step's draws may move it far: by rounding alone, they differ from processor to processor
+            end += next_token(aligner.learner.model.model, ids) / 16
     best = start ** (1 + strength)
     best /= best.sum()
     assert total_variation(end, best) < 0.4 * total_variation(start, best)
-    assert aligner.metrics[-1]["score_std"] < 0.6 * aligner.metrics[0]["score_std"], "at the best all are paid the same"
+    spread = [m["score_std"] for m in aligner.metrics]
+    assert sum(spread[-8:]) / 8 < 0.6 * spread[0], "at the best all are paid the same"
     kl = float((best * (best / start).log()).sum())
-    assert sum(m["kl"] for m in aligner.metrics[-5:]) / 5 == pytest.approx(kl, rel=0.4)
+    assert sum(m["kl"] for m in aligner.metrics[-16:]) / 16 == pytest.approx(kl, rel=0.4)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])

@@ -164,6 +164,7 @@ def test_a_simulator_that_never_spoke_is_left_out_and_harms_nobody(model):  # no
     assert all(torch.isfinite(t).all() for t in cast.learner.model.adapter_state().values())
 
 
+@pytest.mark.usefixtures("float32")
 def test_on_an_engine_every_entry_speaks_through_an_adapter_of_its_own_and_leaves_it(model, slow, scripted, tmp_path):  # noqa: F811
     scripted("Who are you?")
     text = {"rollout_engine": "vllm", "max_new_tokens": 3, "reply_tokens": 3}

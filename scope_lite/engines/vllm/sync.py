@@ -170,7 +170,7 @@ class AdapterSync:
         )
         moves = [Move(now, before) for before in (self._last, self._told)]
         moved = next((share for move in moves if (share := move.seen()) is not None), None)
-        if moved is None and self._told.state:
+        if moved is None and moves[1].trainer.any():
             moved = moves[1].estimated(self._direction(state))
         self.probe = Probe(gaps.mean().item(), gaps.max().item(), moved)
         allowed = TOLERANCE[self.engine.settings.dtype]
@@ -186,12 +186,14 @@ class AdapterSync:
             )
         # what could not be told keeps its reference, so that small steps add up until they can be seen
         self._last = now
-        if moved is not None or not self._told.state:
+        if moved is not None:
             self._told = now
 
     def _direction(self, state: dict[str, Tensor]) -> Float[Tensor, "n v"]:
         """Where the trainer's answers go along its move since the version told apart last, well above the rounding."""
-        old, found = self._told.state, []
+        # the base is any adapter whose second matrices are zero
+        old = self._told.state or {n: t * 0 if "lora_B" in n else t for n, t in state.items()}
+        found = []
         try:
             for stretch in (self._stretch, -self._stretch):
                 self.model.load_adapter_state({n: old[n] + stretch * (t - old[n]) for n, t in state.items()})
