@@ -34,11 +34,12 @@ from scope_lite.records import Transcript, collate
 
 TOLERANCE = {"float32": 0.02, "bfloat16": 0.25, "float16": 0.25}
 """the largest mean distance (nats) between engine and trainer, by number format; beyond it, their bases differ"""
-REPEATS = 0.25
-"""of the trainer's change at the same places: what one explanation, stale or served, may leave unexplained"""
+STALE, SERVED = 0.25, 0.5
+"""of the trainer's change at the same places: what the explanation that the engine serves old weights, or that it
+serves the new ones, may leave unexplained"""
 DECISIVE = 0.1
 """standard error of the share of the move, up to which it is a verdict: stale is 0, served is 1"""
-EVERY, PLACES = 2, 12
+EVERY, PLACES = 3, 8
 """tokens between two places of a text that are read, and places of a text, from its end on"""
 
 HEARD = (
@@ -101,8 +102,8 @@ class Move:
         None also where less than half of the trainer's answers changed: a healthy engine's may then be as they were.
         """
         size = self.trainer.norm()
-        left = min((self.engine - self.trainer).norm(), self.engine.norm())
-        if not 2 * self.trainer.count_nonzero() > len(self.trainer) or left > REPEATS * size:
+        explained = self.engine.norm() <= STALE * size or (self.engine - self.trainer).norm() <= SERVED * size
+        if not explained or not 2 * self.trainer.count_nonzero() > len(self.trainer):
             return None
         return (self.engine @ self.trainer / size**2).item()
 
@@ -130,7 +131,7 @@ class AdapterSync:
         self.probe: Probe | None = None
         """the newest one"""
         self._stretch = 16.0
-        """multiple of a move that shows its direction"""
+        """multiple of a move at which its direction showed, the last time"""
         # a first adapter is told from the model as it was without one
         self._told = self._last = self._read(model.reference(), None, {})
 
@@ -193,17 +194,21 @@ class AdapterSync:
         """Where the trainer's answers go along its move since the version told apart last, well above the rounding."""
         # the base is any adapter whose second matrices are zero
         old = self._told.state or {n: t * 0 if "lora_B" in n else t for n, t in state.items()}
-        found = []
         try:
-            for stretch in (self._stretch, -self._stretch):
-                self.model.load_adapter_state({n: old[n] + stretch * (t - old[n]) for n, t in state.items()})
-                found.append(next_logprobs(self.model, self.prompts))
+            for _ in range(3):  # until it is about a nat: less is rounding, and more is bent
+                plus, minus = (self._moved_by(stretch, old, state) for stretch in (self._stretch, -self._stretch))
+                size = (plus - minus)[minus > math.log(0.01)].square().mean().sqrt().item()
+                if not (size < 0.5 or size > 2):
+                    break
+                self._stretch *= min(max(1 / (size + 1e-9), 1 / 32), 32)
         finally:
             self.model.load_adapter_state(state)
-        direction = found[0] - found[1]
-        size = direction[found[1] > math.log(0.01)].square().mean().sqrt().item()
-        self._stretch *= 4 if size < 0.5 else 0.25 if size > 2 else 1  # for the next time; this once it may be coarse
-        return direction
+        return plus - minus
+
+    def _moved_by(self, stretch: float, old: dict[str, Tensor], new: dict[str, Tensor]) -> Float[Tensor, "n v"]:
+        """The trainer's answers at ``old`` and a multiple of the way to ``new``; the adapter stays there."""
+        self.model.load_adapter_state({name: old[name] + stretch * (new[name] - old[name]) for name in new})
+        return next_logprobs(self.model, self.prompts)
 
     def metrics(self) -> dict[str, float | None]:
         """The newest probe, by the names of a run's metrics."""
