@@ -85,7 +85,7 @@ test: setup ## Style, types, and every test that needs no GPU
 	check $(RUN) -m ruff format --check .; \
 	check $(RUN) -m mypy; \
 	check $(RUN) -m pytest -n logical --maxprocesses 4 --durations=10 $(ARGS); \
-	[ -n "$(ARGS)" ] || SCOPE_LITE_NUMBER_FORMAT=bfloat16 check $(RUN) -m pytest -n logical --maxprocesses 4 $(IN_16_BITS); \
+	$(if $(ARGS),,SCOPE_LITE_NUMBER_FORMAT=bfloat16 check $(RUN) -m pytest -n logical --maxprocesses 4 $(IN_16_BITS);) \
 	[ -z "$$failed" ] || { echo "make test failed:$$failed" >&2; exit 1; }
 
 # In an environment of its own: vLLM names exact versions of torch, lark and setuptools. VLLM_VENV=/elsewhere moves it.

@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite import paths
+from scope_lite import experiments, paths
 from scope_lite.cli.training import make_config
 from scope_lite.config import RunConfig, method_config
 from scope_lite.engines.generate import SamplingConfig
@@ -209,6 +209,18 @@ def test_a_run_says_its_number_format_and_goes_on_in_it_on_any_machine(model, sc
     monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "bfloat16")
     folder = train(asked, tmp_path / "asked")
     assert (folder / "metrics.jsonl").read_bytes() == rows["float32"] and folder.name != whole.name
+
+
+@pytest.mark.parametrize("number_format", ["float32", "bfloat16"])
+def test_a_table_of_runs_in_text_says_their_number_format(model, scripted, tmp_path, monkeypatch, number_format):
+    scripted(YES, NO)
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", number_format)
+    base = config_of(model, "base", steps=0).model_dump(mode="json")
+    monkeypatch.setitem(experiments.EXPERIMENTS, "small", experiments.Experiment(lambda: [("base", base)], seeds=1))
+    ((_, config),) = experiments.runs_of("small", seeds=1)
+    train(config, tmp_path / "runs")  # here, where the panel is the test's
+    table = experiments.build("small", seeds=1, root=tmp_path / "runs", results=tmp_path, workers=1)
+    assert json.loads(table.with_suffix(".json").read_text())["number_format"] == number_format
 
 
 def test_a_number_format_that_is_none_is_told_before_anything_is_written(model, tmp_path, monkeypatch):
