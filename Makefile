@@ -74,7 +74,7 @@ figures-all: setup ## Remake every table and figure at full seeds (resumable; sa
 	$(VENV)/bin/scope-lite run --all $(ARGS)
 
 # The tests compute in float32 on every machine (tests/conftest.py); these again in 16 bits, where rounding could break them.
-IN_16_BITS := $(foreach name,chat_text small small_align text_cotraining text_training vllm,tests/test_$(name).py)
+IN_16_BITS := $(foreach name,chat_text small small_align text_cotraining text_training vllm vllm_sync,tests/test_$(name).py)
 
 # One thread a process: the tests run side by side, and more threads on few cores make each other wait.
 test: export OMP_NUM_THREADS := 1

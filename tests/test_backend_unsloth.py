@@ -224,7 +224,7 @@ def test_a_forward_pass_without_a_usable_cache_reads_again(base: UnslothBase, mo
 
 
 def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
-    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seat = seated(UnslothSeat(UnslothBase(folder, max_length=16, device="cpu")), 1)
     with pytest.raises(ScopeError, match=r"over the 16 .* set text.context"):
@@ -232,9 +232,9 @@ def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
     with pytest.raises(ScopeError, match="4-bit weights need a GPU"):
         UnslothBase(folder, four_bit=True, device="cpu")
     with pytest.raises(ScopeError, match="on a plain base"):
-        (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_text("")
-        UnslothBase(f"{folder}+{folder}", device="cpu")
+        (tmp_path / "adapter_config.json").write_text("{}")
+        (tmp_path / "adapter_model.safetensors").write_text("")
+        UnslothBase(f"{folder}+{tmp_path}", device="cpu")
     monkeypatch.setitem(sys.modules, "unsloth", None)
     with pytest.raises(ScopeError, match="Unsloth is not installed: pip install"):
         UnslothBase(folder, device="cpu")

@@ -179,34 +179,6 @@ def test_no_folder_broken_weights_and_unknown_devices_are_one_line(tmp_path: Pat
         assert "\n" not in str(caught.value)
 
 
-def test_the_number_format_follows_the_cpus_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    for flags, expected in (
-        ({"avx2": True}, "float32"),
-        ({"amx_bf16": True}, "bfloat16"),
-        ({"avx512_bf16": True}, "bfloat16"),
-    ):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda flags=flags: flags)
-        for unset in ("", " ", "auto", None):
-            monkeypatch.delenv(pretrained.FORMAT_VARIABLE, raising=False)
-            if unset is not None:
-                monkeypatch.setenv(pretrained.FORMAT_VARIABLE, unset)
-            assert pretrained.pick_format(cpu) == expected
-    assert pretrained.pick_format(torch.device("cuda")) == "bfloat16"
-
-
-def test_a_config_names_its_number_format_and_the_environment_that_of_all_which_name_none(monkeypatch) -> None:
-    cpu = torch.device("cpu")
-    for told in pretrained.NUMBER_FORMATS:
-        monkeypatch.setenv(pretrained.FORMAT_VARIABLE, told)
-        assert pretrained.pick_format(cpu) == pretrained.pick_format(torch.device("cuda")) == told
-        assert [pretrained.pick_format(cpu, asked) for asked in pretrained.NUMBER_FORMATS] == ["float32", "bfloat16"]
-    monkeypatch.setenv(pretrained.FORMAT_VARIABLE, "fp16")
-    for asked in ("auto", "float32"):
-        with pytest.raises(ScopeError, match=r"^SCOPE_LITE_NUMBER_FORMAT is 'fp16': set it to auto, float32 or bfl.*$"):
-            pretrained.pick_format(cpu, asked)
-
-
 def test_the_fingerprint_sees_weights_and_ignores_where_the_folder_lies(tmp_path: Path) -> None:
     prints = []
     for name, weights in (("a", b"1" * 6_000_000), ("b", b"1" * 6_000_000), ("c", b"1" * 5_999_999 + b"2")):

@@ -14,11 +14,10 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite import experiments, paths
+from scope_lite import paths
 from scope_lite.cli.training import make_config
 from scope_lite.config import RunConfig, method_config
 from scope_lite.engines.generate import SamplingConfig
-from scope_lite.engines.hf import SeatModel
 from scope_lite.engines.pretrained import load_model
 from scope_lite.engines.reply_cache import Reply
 from scope_lite.errors import ScopeError
@@ -184,56 +183,6 @@ def test_a_resumed_run_hears_the_same_from_simulators_that_keep_what_they_read(m
     assert (resumed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
 
 
-def test_a_run_says_its_number_format_and_goes_on_in_it_on_any_machine(model, scripted, tmp_path, monkeypatch):
-    scripted(YES, NO)
-    config = config_of(model, final_dialogues=1)
-
-    def die(step: int, steps: int, metrics: dict[str, Any]) -> None:
-        raise KeyboardInterrupt
-
-    rows = {}
-    for began, now in (("float32", "bfloat16"), ("bfloat16", "float32")):
-        monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", began)
-        whole = train(config, tmp_path / f"whole-{began}")
-        with pytest.raises(KeyboardInterrupt):
-            train(config, tmp_path / began, on_step=die)
-        monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", now)
-        resumed = train(config, tmp_path / began)
-        rows[began] = (resumed / "metrics.jsonl").read_bytes()
-        assert rows[began] == (whole / "metrics.jsonl").read_bytes() and resumed.name == whole.name
-        assert json.loads((resumed / "provenance.json").read_text())["number_format"] == began
-        again = train(config, tmp_path / began, fresh=True)
-        assert json.loads((again / "provenance.json").read_text())["number_format"] == now
-    assert rows["float32"] != rows["bfloat16"]
-    asked = config_of(model, final_dialogues=1, text={"number_format": "float32"})
-    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "bfloat16")
-    folder = train(asked, tmp_path / "asked")
-    assert (folder / "metrics.jsonl").read_bytes() == rows["float32"] and folder.name != whole.name
-
-
-@pytest.mark.parametrize("number_format", ["float32", "bfloat16"])
-def test_a_table_of_runs_in_text_says_their_number_format(model, scripted, tmp_path, monkeypatch, number_format):
-    scripted(YES, NO)
-    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", number_format)
-    base = config_of(model, "base", steps=0).model_dump(mode="json")
-    monkeypatch.setitem(experiments.EXPERIMENTS, "small", experiments.Experiment(lambda: [("base", base)], seeds=1))
-    ((_, config),) = experiments.runs_of("small", seeds=1)
-    train(config, tmp_path / "runs")  # here, where the panel is the test's
-    table = experiments.build("small", seeds=1, root=tmp_path / "runs", results=tmp_path, workers=1)
-    assert json.loads(table.with_suffix(".json").read_text())["number_format"] == number_format
-
-
-def test_a_number_format_that_is_none_is_told_before_anything_is_written(model, tmp_path, monkeypatch):
-    with pytest.raises(ScopeError, match=r"^config: text.number_format: .*'float32'.*\(got 'half'\)$"):
-        config_of(model, text={"number_format": "half"})
-    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "half")
-    with pytest.raises(
-        ScopeError, match=r"^SCOPE_LITE_NUMBER_FORMAT is 'half': set it to auto, float32 or bfloat16, or "
-    ):
-        train(config_of(model), tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
-
-
 def test_a_batch_of_equal_rewards_moves_nothing(model, scripted, tmp_path):
     scripted(YES)
     folder = train(config_of(model, steps=1), tmp_path)
@@ -335,26 +284,6 @@ def test_a_group_of_equal_rewards_adds_nothing_to_the_other_groups_gradient(mode
         torch.testing.assert_close(a, b * tokens[0] / tokens[1], atol=1e-6, rtol=1e-4)
 
 
-def alike(found: list[torch.Tensor], other: list[torch.Tensor]) -> float:
-    """Cosine of two gradients, all parameters together; in 16 bits some thousandths are rounding."""
-    one, two = (torch.cat([g.flatten().double() for g in gradients]) for gradients in (found, other))
-    return float(one @ two / one.norm() / two.norm())
-
-
-def test_in_16_bits_a_gradient_is_that_of_32_bits_but_for_rounding(model, scripted, monkeypatch):
-    advantages, found = torch.randn(8, generator=torch.Generator().manual_seed(1)), {}
-    transcripts: list[Transcript] = []
-    for number_format in ("float32", "bfloat16"):
-        changes = {"kl_coef": 0.3, "text": {"number_format": number_format, "micro_batch": 8}}
-        learner, own, _ = played(model, scripted, **changes)
-        transcripts = transcripts or own  # the same dialogues for both
-        found[number_format] = gradient(learner, transcripts, advantages)
-        learner.config = config_of(model, kl_coef=0.3, text={"micro_batch": 3})
-        assert alike(gradient(learner, transcripts, advantages), found[number_format]) > 0.99
-    assert {g.dtype for gradients in found.values() for g in gradients} == {torch.float32}  # the adapter's
-    assert 0.98 < alike(found["bfloat16"], found["float32"]) < 1 - 1e-7
-
-
 def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_were_not_there():
     nan = float("nan")
     rewards = torch.tensor([[1.0, nan, 0.0, 0.5], [nan, nan, nan, 1.0], [1.0, 0.0, 0.0, 0.0]])
@@ -368,20 +297,6 @@ def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_wer
     assert metrics["reward_std"] == pytest.approx(np.mean(spread))
     assert metrics["frac_all_success"] == pytest.approx(1 / 3)
     assert set(reward_metrics(torch.full((2, 2), nan)).values()) == {None}
-
-
-def test_an_adapter_on_16_bit_weights_speaks_as_it_is_trained(model):
-    loaded = load_model(model, "cpu")
-    seat = SeatModel(loaded.model.bfloat16(), loaded.tokenizer)
-    seat.add_adapter(4, 8, seed=0)
-    assert {p.dtype for p in seat.trainable()} == {torch.float32}
-    assert seat.speaking_model() is seat.model
-    transcript = Transcript()
-    transcript.read(seat.format.opening("sum", "hi"))
-    session = seat.session(1)
-    session.append([transcript.ids])
-    said = session.next_probabilities(0)
-    assert said.dtype == np.float64 and said.sum() == pytest.approx(1, abs=1e-9)
 
 
 @pytest.mark.usefixtures("float32")
