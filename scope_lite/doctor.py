@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from scope_lite.engines.pretrained import embedded_gguf, pick_dtype
+from scope_lite.engines.pretrained import embedded_gguf, native_format
 from scope_lite.errors import ScopeError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,7 +120,7 @@ def check_bf16() -> Check:
     try:
         import torch
 
-        native = pick_dtype(torch.device("cpu")) == "bfloat16"
+        native = native_format(torch.device("cpu")) == "bfloat16"
     except (ImportError, OSError):
         return Check(name, False, "unknown without torch", SETUP, required=False)
     if native:

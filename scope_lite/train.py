@@ -15,10 +15,11 @@ import torch
 
 from scope_lite.alarm import UNSEEN, collapse
 from scope_lite.config import RunConfig
+from scope_lite.engines.pretrained import NUMBER_FORMATS
 from scope_lite.grpo import group_advantages, reward_metrics
 from scope_lite.learner import Learner
 from scope_lite.rng import RowKeys
-from scope_lite.runs import RunFolder
+from scope_lite.runs import RunFolder, recorded_format
 from scope_lite.runs.files import read_lines
 from scope_lite.runs.folder import is_finished
 from scope_lite.scenes import Scene, SceneCast, ScenePanel, open_scene
@@ -39,15 +40,16 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         fresh: run again although a finished run exists.
         on_step: called after every step with (step, steps, metrics).
     """
-    scene = open_scene(config)
-    content = config.model_dump(mode="json")
-    opened = RunFolder.open(root, content, config.run_name(), config.fingerprint(), fresh=fresh)
+    name, content, fingerprint = config.run_name(), config.model_dump(mode="json"), config.fingerprint()
+    opened = RunFolder.open(root, content, name, fingerprint, fresh=fresh)
+    scene = open_scene(config if fresh else in_format(config, opened.final))
     # before the folder is made: a model that cannot be read or trained leaves nothing behind
     players = None if is_finished(opened.final) and not fresh else _players(config, scene)
     with reproducible(scene.threads), opened as run:
         if run.finished:
             return run.path
         learner, cast, panel = players or _players(config, scene)
+        run.computes_in(scene.number_format)
         checkpoint = run.load_checkpoint()
         start = 0
         if checkpoint is not None:
@@ -86,6 +88,14 @@ def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Any, ScenePanel]
     """The policy with its trainer, who it trains with, and who it is evaluated with."""
     learner = Learner(scene.policy_model(), config, seed=config.seed)
     return learner, scene.cast(learner), scene.panel(seen=config.simulator.members if config.steps else ())
+
+
+def in_format(config: RunConfig, folder: Path) -> RunConfig:
+    """The config of a run that goes on, or speaks, in the number format that it began in, on whatever machine."""
+    began = recorded_format(folder)
+    if not config.is_text or config.text.number_format != "auto" or began not in NUMBER_FORMATS:
+        return config
+    return config.model_copy(update={"text": config.text.model_copy(update={"number_format": began})})
 
 
 def _play_and_learn(

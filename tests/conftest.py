@@ -1,4 +1,7 @@
-"""What every test shares: one thread, no network, GPU tests skipped without a GPU, and a list of what could not run."""
+"""What every test shares: one thread, one number format, no network, nothing of the user's settings.
+
+GPU tests are skipped without a GPU; at the end there is a list of what could not run.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,19 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 # Nothing here may ask a model hub: a test must not depend on the network.
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+# Real models compute in the same number format on every processor; `make test` tests text in the other one, too.
+os.environ["SCOPE_LITE_NUMBER_FORMAT"] = os.environ.get("SCOPE_LITE_NUMBER_FORMAT") or "float32"
+# What a user's shell may say to the libraries and to us; the product must bear it itself, the tests need not.
+# Tried with the tests of text, figures, notebooks and the command line, each variable or pair of them by itself:
+# SCOPE_LITE_NUMBER_FORMAT=float32 and =bfloat16, LC_ALL=C, TZ=Asia/Kolkata, FORCE_COLOR=1 COLUMNS=30, a MATPLOTLIBRC
+# that changes everything, and, for a lesser processor, ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
+for name in (
+    "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TERMINAL_WIDTH",
+    "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "MATPLOTLIBRC",
+    "SCOPE_LITE_HOME", "SCOPE_LITE_P4G", "SCOPE_LITE_WORLDS",
+):  # fmt: skip
+    os.environ.pop(name, None)
 # A job started in the background or by nohup inherits an ignored Ctrl-C, and so would every process under test.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,6 +82,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_runtest_call() -> None:
     seed_torch()
+
+
+@pytest.fixture
+def float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is compared more closely than 16 bits can tell: real models compute in float32."""
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "float32")
+
+
+@pytest.fixture
+def sixteen_bits() -> bool:
+    """Whether real models compute in 16 bits in this run of the tests, so that only what is coarser can be told."""
+    return os.environ["SCOPE_LITE_NUMBER_FORMAT"] == "bfloat16"
 
 
 def skip_reason(report: pytest.TestReport) -> str:

@@ -22,7 +22,6 @@ from test_text_training import config_of, panel, rows_of  # noqa: F401  (panel i
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from scope_lite.config import method_config
-from scope_lite.engines import unsloth
 from scope_lite.engines.hf import SeatModel, load_base
 from scope_lite.engines.unsloth import CachedSession, RereadSession, UnslothBase, UnslothSeat
 from scope_lite.errors import ScopeError
@@ -72,7 +71,7 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         module = ModuleType("unsloth")
         module.FastLanguageModel = StandIn  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "unsloth", module)
-    monkeypatch.setattr(unsloth, "pick_dtype", lambda device: "float32")
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "float32")
     return request.param
 
 
@@ -203,9 +202,15 @@ def test_co_training_of_three_steps_is_that_of_transformers_and_resumes(base: Un
             torch.testing.assert_close(mine.model.adapter_state()[name], tensor, atol=2e-3, rtol=0)
 
 
-def test_a_forward_pass_that_minds_padding_is_refused(base: UnslothBase, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number_format", "wrong"), [("float32", 0.003), ("bfloat16", 0.03)])
+def test_a_forward_pass_that_minds_padding_is_refused(
+    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch, number_format: str, wrong: float
+) -> None:
+    base = UnslothBase(folder, device="cpu", number_format=number_format)
+    assert base.loaded().number_format == number_format
+    UnslothSeat(base).add_adapter(4, 8, seed=0)
     whole = UnslothBase.hidden
-    monkeypatch.setattr(UnslothBase, "hidden", lambda self, ids: whole(self, ids) + 0.1 * (ids == 0).any())
+    monkeypatch.setattr(UnslothBase, "hidden", lambda self, ids: whole(self, ids) + wrong * (ids == 0).any())
     with pytest.raises(ScopeError, match="wrong for padded rows"):
         UnslothSeat(base).add_adapter(4, 8, seed=0)
 
@@ -221,7 +226,7 @@ def test_a_forward_pass_without_a_usable_cache_reads_again(base: UnslothBase, mo
 
 
 def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
-    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     seat = seated(UnslothSeat(UnslothBase(folder, max_length=16, device="cpu")), 1)
     with pytest.raises(ScopeError, match=r"over the 16 .* set text.context"):
@@ -229,9 +234,9 @@ def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
     with pytest.raises(ScopeError, match="4-bit weights need a GPU"):
         UnslothBase(folder, four_bit=True, device="cpu")
     with pytest.raises(ScopeError, match="on a plain base"):
-        (folder / "adapter_config.json").write_text("{}")
-        (folder / "adapter_model.safetensors").write_text("")
-        UnslothBase(f"{folder}+{folder}", device="cpu")
+        (tmp_path / "adapter_config.json").write_text("{}")
+        (tmp_path / "adapter_model.safetensors").write_text("")
+        UnslothBase(f"{folder}+{tmp_path}", device="cpu")
     monkeypatch.setitem(sys.modules, "unsloth", None)
     with pytest.raises(ScopeError, match="Unsloth is not installed: pip install"):
         UnslothBase(folder, device="cpu")
@@ -241,7 +246,7 @@ def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
 def test_the_real_smollm2_has_the_logprobs_and_gradients_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     from scope_lite.engines.pretrained import find_model
 
-    monkeypatch.setattr(unsloth, "pick_dtype", lambda device: "float32")
+    monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "float32")
     seats = [seated(UnslothSeat(UnslothBase("smollm2", device="cpu")), 1)]
     seats.append(seated(SeatModel(*load_base(find_model("smollm2"))), 1))
     (ours, our_grads), (theirs, their_grads) = (gradients(seat, POLICY) for seat in seats)

@@ -30,7 +30,7 @@ from scope_lite.engines.reply_cache import ReplyCache
 from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
 from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
-from scope_lite.engines.vllm.sync import AdapterSync, next_logprobs, probe_prompts
+from scope_lite.engines.vllm.sync import AdapterSync, next_logprobs, places, probe_prompts
 from scope_lite.episodes import run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.grpo import clipped_loss, sampling_ratios
@@ -79,13 +79,17 @@ def test_two_adapters_and_the_base_are_served_call_by_call_and_a_stale_one_is_se
     assert first is not None and sync.probe.moved == pytest.approx(1, abs=0.3)
     for adapter, expected in ((first, policy), (other, simulator), (first, policy)):
         log_p = next_logprobs(expected, prompts)
-        assert gap(engine.next_logprobs(prompts, adapter), log_p) < close
+        assert gap(engine.next_logprobs(places(prompts), adapter), log_p) < close
         assert (log_p - base).abs().max() > 0.2  # there is something to tell apart
-        assert gap(engine.next_logprobs(prompts), base) < close  # the base is itself again after an adapter
-    shift(policy, 0.01)
-    engine.publish = lambda seat, name: first  # the engine keeps the old weights
+        assert gap(engine.next_logprobs(places(prompts)), base) < close  # the base is itself again after an adapter
+    for _ in range(2):
+        shift(policy, 1e-4)  # as far as a step of training goes
+        second = sync()
+        assert second.number > first.number
+    shift(policy, 1e-4)
+    engine.publish = lambda seat, name: second  # the engine keeps the old weights
     try:
-        with pytest.raises(ScopeError, match=r"old weights|disagree"):
+        with pytest.raises(ScopeError, match="vLLM serves old weights"):
             sync()
     finally:
         del engine.publish

@@ -199,6 +199,17 @@ def test_two_notebooks_run_in_order_and_an_unchanged_second_run_is_skipped(home)
     assert run(home, first, parameters={"seeds": 6})[0] == ["ran"]
 
 
+def test_what_a_user_lets_ipython_run_at_its_start_is_not_run(home, monkeypatch):
+    profile = home / "ipython" / "profile_default"
+    (profile / "startup").mkdir(parents=True)
+    (profile / "startup" / "00.py").write_text("seen = ['startup file']")
+    (profile / "ipython_config.py").write_text("get_config().InteractiveShellApp.exec_lines = ['seen = [1]']")
+    (home / "mine.py").write_text("seen = ['PYTHONSTARTUP']")
+    monkeypatch.setenv("IPYTHONDIR", str(home / "ipython"))
+    monkeypatch.setenv("PYTHONSTARTUP", str(home / "mine.py"))
+    assert run(home, notebook(home, "03_one", "assert 'seen' not in globals(), seen"))[0] == ["ran"]
+
+
 def test_a_failing_cell_is_named_and_the_executed_copy_is_left(home):
     bad = notebook(home, "00_a", "x = 1", "assert x > 1, 'gap should be positive'")
     later = notebook(home, "01_b")

@@ -169,8 +169,11 @@ def test_a_killed_run_ends_with_the_same_adapter_as_one_that_was_not(
         assert (tmp_path / "a-out" / name).read_bytes() == (tmp_path / "b-out" / name).read_bytes()
 
 
-def test_held_out_perplexity_falls_and_the_best_is_kept(base: Path, dialogues: list[Dialogue], tmp_path: Path) -> None:
+def test_held_out_perplexity_falls_and_the_best_is_kept(
+    base: Path, dialogues: list[Dialogue], tmp_path: Path, sixteen_bits: bool
+) -> None:
     manifest = finetune(settings(base, steps=12), dialogues, tmp_path / "work", tmp_path / "out", "cpu")
+    assert manifest["number_format"] == ("bfloat16" if sixteen_bits else "float32")
     told = manifest["perplexity"]
     valid = dict(told["valid_by_step"])
     assert min(valid.values()) < 0.8 * valid[0] and valid[manifest["best_step"]] == min(valid.values())
@@ -247,6 +250,7 @@ def test_an_adapter_loads_as_a_model_of_its_own(base: Path, adapter: Path) -> No
     assert drawn[0] != drawn[1]
 
 
+@pytest.mark.usefixtures("float32")
 def test_the_adapter_is_applied_as_low_rank_matrices_by_hand(base: Path, adapter: Path) -> None:
     tensors = load_file(adapter / adapters.WEIGHTS)
     by_hand = load_model(base)

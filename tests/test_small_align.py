@@ -47,6 +47,7 @@ def total_variation(p: torch.Tensor, q: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("strength", [1.0, 0.3])
+@pytest.mark.usefixtures("float32")
 def test_a_reply_of_one_token_becomes_the_reference_to_the_power_one_plus_strength(base: Path, strength: float) -> None:
     """All replies and their probabilities can be listed then, so the best is known exactly."""
     config = settings(base, strength=strength, groups=1, group_size=64, max_new_tokens=1, rank=8, learning_rate=1e-2)
@@ -54,15 +55,18 @@ def test_a_reply_of_one_token_becomes_the_reference_to_the_power_one_plus_streng
     aligner = Aligner(config, loaded, [SHORT])
     ids = chat_ids(loaded.tokenizer, SHORT)
     start = next_token(aligner.learner.model.model, ids)
-    for _ in range(24):
+    end = torch.zeros_like(start)
+    for step in range(32):
         aligner.step()
-    end = next_token(aligner.learner.model.model, ids)
+        if step >= 16:  # one step's draws may move it far: by rounding alone, they differ from processor to processor
+            end += next_token(aligner.learner.model.model, ids) / 16
     best = start ** (1 + strength)
     best /= best.sum()
     assert total_variation(end, best) < 0.4 * total_variation(start, best)
-    assert aligner.metrics[-1]["score_std"] < 0.6 * aligner.metrics[0]["score_std"], "at the best all are paid the same"
+    spread = [m["score_std"] for m in aligner.metrics]
+    assert sum(spread[-8:]) / 8 < 0.6 * spread[0], "at the best all are paid the same"
     kl = float((best * (best / start).log()).sum())
-    assert sum(m["kl"] for m in aligner.metrics[-5:]) / 5 == pytest.approx(kl, rel=0.4)
+    assert sum(m["kl"] for m in aligner.metrics[-16:]) / 16 == pytest.approx(kl, rel=0.4)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -97,6 +101,7 @@ def test_replies_read_in_one_row_have_the_probabilities_and_gradients_of_reading
     torch.testing.assert_close(packed.token_logprobs(alone)[0], plain.token_logprobs(alone)[0])
 
 
+@pytest.mark.usefixtures("float32")
 def test_what_is_paid_is_the_log_probability_of_the_whole_reply_and_the_kl_starts_at_zero(base: Path) -> None:
     loaded = load_model(base)
     aligner = Aligner(settings(base), loaded, [CHAT])

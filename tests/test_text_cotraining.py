@@ -116,6 +116,7 @@ def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_th
     assert all(gaps[other, torch.arange(len(speaker))][speaker != other].mean() > 0.05 for other in range(3))
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
     scene, cast = open_cast(model, "population", pool_size=2, cadence=1)
     cast.learn(1, play(scene, cast), KEYS)
@@ -133,6 +134,7 @@ def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
         assert (alone.acts, alone.replies) == (whole[row].acts, whole[row].replies)
 
 
+@pytest.mark.usefixtures("float32")
 def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_reward(model):  # noqa: F811
     scene, cast = open_cast(model, kl_coef=0.0, reward="adversarial")
     rollouts = play(scene, cast)
@@ -164,6 +166,7 @@ def test_a_simulator_that_never_spoke_is_left_out_and_harms_nobody(model):  # no
     assert all(torch.isfinite(t).all() for t in cast.learner.model.adapter_state().values())
 
 
+@pytest.mark.usefixtures("float32")
 def test_on_an_engine_every_entry_speaks_through_an_adapter_of_its_own_and_leaves_it(model, slow, scripted, tmp_path):  # noqa: F811
     scripted("Who are you?")
     text = {"rollout_engine": "vllm", "max_new_tokens": 3, "reply_tokens": 3}

@@ -179,18 +179,6 @@ def test_no_folder_broken_weights_and_unknown_devices_are_one_line(tmp_path: Pat
         assert "\n" not in str(caught.value)
 
 
-def test_the_number_format_follows_the_cpus_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = torch.device("cpu")
-    for flags, expected in (
-        ({"avx2": True}, "float32"),
-        ({"amx_bf16": True}, "bfloat16"),
-        ({"avx512_bf16": True}, "bfloat16"),
-    ):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda flags=flags: flags)
-        assert pretrained.pick_dtype(cpu) == expected
-    assert pretrained.pick_dtype(torch.device("cuda")) == "bfloat16"
-
-
 def test_the_fingerprint_sees_weights_and_ignores_where_the_folder_lies(tmp_path: Path) -> None:
     prints = []
     for name, weights in (("a", b"1" * 6_000_000), ("b", b"1" * 6_000_000), ("c", b"1" * 5_999_999 + b"2")):

@@ -128,13 +128,13 @@ def adapter_of(folder: Path) -> dict[str, torch.Tensor]:
 # -- the loop ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_trains_and_the_metrics_have_the_names_of_a_nano_run(model, scripted, tmp_path):
+def test_a_step_trains_and_the_metrics_have_the_names_of_a_nano_run(model, scripted, tmp_path, sixteen_bits):
     scripted(YES, NO, VAGUE)
     folder = train(config_of(model), tmp_path)
     rows = rows_of(folder)
     assert [r["step"] for r in rows] == [0, 1, 2]
     assert rows[1]["reward_std"] > 0 and rows[1]["grad_norm"] > 0 and rows[1]["simulator/epsilon"] is None
-    assert rows[1]["sampling/logp_difference"] < 1e-4
+    assert rows[1]["sampling/logp_difference"] < (0.05 if sixteen_bits else 1e-4)
     shares = [rows[1][f"outcome/{name}"] for name in ("given", "nothing", "unread", "context", FAILED)]
     assert sum(shares) == pytest.approx(1) and shares[0] > 0 and shares[3:] == [0, 0]
     assert {"panel/sim-a/reward", "panel/seen/reward", "panel/unseen/reward"} <= set(rows[2])
@@ -255,6 +255,7 @@ def gradient(learner: Learner, transcripts: list[Transcript], advantages: torch.
     return [p.grad.clone() for p in learner.model.trainable() if p.grad is not None]
 
 
+@pytest.mark.usefixtures("float32")
 def test_exactly_the_policys_own_tokens_are_trained(model, scripted):
     learner, transcripts, acts = played(model, scripted, max_grad_norm=1e9)
     tokenizer = learner.model.tokenizer
@@ -281,6 +282,7 @@ def test_exactly_the_policys_own_tokens_are_trained(model, scripted):
 
 
 @pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.usefixtures("float32")
 def test_gradients_of_micro_batches_add_up_to_the_batchs(rows, model, scripted):
     learner, transcripts, _ = played(model, scripted, kl_coef=0.3, text={"micro_batch": 8})
     advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
@@ -291,6 +293,7 @@ def test_gradients_of_micro_batches_add_up_to_the_batchs(rows, model, scripted):
     assert learner.update(transcripts, advantages, learn=False) == pytest.approx(metrics, abs=1e-5)
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_group_of_equal_rewards_adds_nothing_to_the_other_groups_gradient(model, scripted):
     learner, transcripts, _ = played(model, scripted, max_grad_norm=1e9)
     rewards = torch.tensor([[0.5] * 4, [0.0, 0.5, 0.0, 1.0]])
@@ -317,7 +320,9 @@ def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_wer
 
 
 @pytest.mark.parametrize("method", ["single", "cotraining"])
-def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(method, model, tmp_path, monkeypatch):
+def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(
+    method, model, tmp_path, monkeypatch, sixteen_bits
+):
     """The policy of step 0 is the adapter's model, the simulators are the other's, and the run's name holds both."""
     monkeypatch.setattr(paths, "SMALL_MODELS", tmp_path / "small")
     for name in ("mine", "theirs"):
@@ -330,7 +335,9 @@ def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(met
     with torch.no_grad():
         told = {name: load_model(f"{model}+{name}", "cpu").model(ids).logits for name in ("mine", "theirs")}
         assert not torch.allclose(told["mine"], told["theirs"])
-        torch.testing.assert_close(scene.policy_model().model(ids).logits, told["mine"], atol=1e-5, rtol=1e-4)
+        start = scene.policy_model().model(ids).logits  # folded: in float32
+        close = {"atol": 0.1, "rtol": 0.05} if sixteen_bits else {"atol": 1e-5, "rtol": 1e-4}
+        torch.testing.assert_close(start, told["mine"].float(), **close)
         sampler = scene.voice(scene.member("plain")).sampler
         torch.testing.assert_close(sampler.loaded.model(ids).logits, told["theirs"])
     path = train(config, tmp_path / "runs")

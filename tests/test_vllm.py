@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import types
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,7 +29,7 @@ from scope_lite.engines.reply_cache import ReplyCache
 from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
 from scope_lite.engines.vllm.sampler import VllmSampler
 from scope_lite.engines.vllm.seat import EngineSeat
-from scope_lite.engines.vllm.sync import AdapterSync, compare, probe_prompts
+from scope_lite.engines.vllm.sync import AdapterSync, probe_prompts
 from scope_lite.episodes import run_episodes, seat_systems
 from scope_lite.errors import ScopeError
 from scope_lite.grpo import sampling_ratios
@@ -77,6 +78,10 @@ class SlowLLM:
 
     stale = False
     """serve the first version of an adapter for ever"""
+    rounding = 0.0
+    """nats by which a log probability is off (standard deviation): always the same for the same weights and tokens"""
+    jitter = 0.0
+    """the same, but never twice the same"""
     made: ClassVar[list[SlowLLM]] = []
 
     def __init__(self, **settings: Any):
@@ -84,28 +89,41 @@ class SlowLLM:
         self.events: list[str] = []
         self.llm_engine = types.SimpleNamespace(remove_lora=lambda number: self.events.append(f"remove {number}"))
         self._weights: dict[str, Any] = {}
+        self._noise = torch.Generator().manual_seed(0)
         SlowLLM.made.append(self)
 
     def weights(self, request: LoRARequest | None) -> Any:
-        name = "" if request is None else "first" if self.stale else request.lora_name
+        name = self._served(request)
         if name not in self._weights:
             base = load_model(self.folder, "cpu").model
             self._weights[name] = base if request is None else with_adapter(base, Path(request.lora_path))
         return self._weights[name]
 
+    def _served(self, request: LoRARequest | None) -> str:
+        return "" if request is None else "first" if self.stale else request.lora_name
+
+    def _off(self, name: str, ids: list[int], size: int) -> Any:
+        """What noise adds to the log probabilities after ``ids``."""
+        same = torch.Generator().manual_seed(zlib.crc32(f"{name} {ids}".encode()))
+        return self.rounding * torch.randn(size, generator=same) + self.jitter * torch.randn(
+            size, generator=self._noise
+        )
+
     @torch.no_grad()
     def generate(self, prompts: Any, settings: Any, lora_request: Any = None, use_tqdm: bool = True) -> list[Any]:
         self.calls.append((prompts, settings, lora_request))
         weights = self.weights(lora_request)
-        return [self._complete(weights, p["prompt_token_ids"], s) for p, s in zip(prompts, settings, strict=True)]
+        name, rows = self._served(lora_request), zip(prompts, settings, strict=True)
+        return [self._complete(weights, name, p["prompt_token_ids"], s) for p, s in rows]
 
-    def _complete(self, weights: Any, prompt: list[int], params: SamplingParams) -> Any:
+    def _complete(self, weights: Any, name: str, prompt: list[int], params: SamplingParams) -> Any:
         if len(prompt) >= (self.settings["max_model_len"] or 10_000):
             raise ValueError("the prompt is too long\nfor this model")
         random, ids, tables = torch.Generator().manual_seed(params.seed), [], []
         for _ in range(params.max_tokens):
             logits = weights(torch.tensor([prompt + ids])).logits[0, -1].float()
             log_p = (logits / params.temperature).log_softmax(-1)
+            log_p = log_p + self._off(name, prompt + ids, len(log_p))
             ids.append(int(torch.multinomial(log_p.exp(), 1, generator=random)))
             shown = {ids[-1], *log_p.topk(params.logprobs).indices.tolist()}
             tables.append({i: types.SimpleNamespace(logprob=log_p[i].item()) for i in shown})
@@ -204,16 +222,6 @@ def test_ratios_of_a_sampler_that_agrees_and_of_one_that_does_not() -> None:
     assert sampling_ratios(same[:0], same[:0])["sampling/ratio_mean"] == 1.0
 
 
-def test_the_share_of_the_move_is_told_only_where_rounding_allows() -> None:
-    before, step = torch.zeros(40), torch.linspace(0.5, 1.5, 40)
-    noise = 0.1 * torch.sin(torch.arange(40.0))
-    assert compare(before + step + noise, before + step, before).moved == pytest.approx(1, abs=0.1)
-    assert compare(before + noise, before + step, before).moved == pytest.approx(0, abs=0.1)
-    assert compare(before + noise, before + step / 1000, before).moved is None
-    assert compare(before, before, before).moved is None
-    assert compare(before + noise, before, before).largest == pytest.approx(noise.abs().max().item())
-
-
 def test_the_key_leaves_older_runs_their_names(model) -> None:  # noqa: F811
     plain = config_of(model)
     assert plain.fingerprint() == config_of(model, text={"rollout_engine": "hf"}).fingerprint()
@@ -268,37 +276,7 @@ def test_memory_is_lent_between_rollouts_where_there_is_a_gpu(slow, model) -> No
     assert (on_cpu.llm.events, on_gpu.llm.events) == ([], ["reset", "sleep", "wake"])
 
 
-def test_a_sync_publishes_what_changed_and_proves_that_it_is_served(engine, model) -> None:  # noqa: F811
-    seat = seat_model(model)
-    sync = synced(engine, seat)
-    first = sync()
-    assert sync.metrics()["engine/moved"] is None  # an adapter that does nothing cannot be told from the base
-    assert sync() is first and len(engine.llm.calls) == 1
-    shift(seat, 0.05)
-    second = sync()
-    assert second.number > first.number and engine.llm.events == [f"remove {first.number}"]
-    assert sync.metrics()["engine/moved"] == pytest.approx(1, abs=0.01) and sync.probe.largest < 1e-4
-
-
-def test_an_engine_that_serves_old_weights_or_another_base_is_found_out(slow, model, tmp_path) -> None:  # noqa: F811
-    seat = seat_model(model)
-    engine = VllmEngine(model)
-    engine.llm.stale = True
-    sync = synced(engine, seat)
-    sync()
-    shift(seat, 0.001)  # a step far too small for the two to disagree
-    with pytest.raises(ScopeError, match="vLLM serves old weights: it shows 0% of the trainer's last step"):
-        sync()
-    other = load_model(model, "cpu")
-    with torch.no_grad():
-        other.model.model.layers[0].mlp.down_proj.weight.mul_(2)
-    other.model.save_pretrained(tmp_path / "other")
-    other.tokenizer.save_pretrained(tmp_path / "other")
-    with pytest.raises(ScopeError, match="vLLM and the trainer disagree on policy-1"):
-        synced(VllmEngine(tmp_path / "other"), seat_model(model))()
-
-
-def test_what_a_seat_says_is_what_the_trainer_scores(engine, model) -> None:  # noqa: F811
+def test_what_a_seat_says_is_what_the_trainer_scores(engine, model, sixteen_bits) -> None:  # noqa: F811
     """Ids trained are ids sampled, turn after turn, ended or cut; so are log probabilities."""
     seat, rows = seat_model(model, 0.5), 4
     loaded = load_model(model, "cpu")
@@ -311,7 +289,8 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model) -> None:  # 
     rollouts = run_episodes(episodes, policy, simulator, keys, ["base"] * rows, 1024)
     batch = collate([r.policy for r in rollouts], pad=0)
     recomputed, _ = seat.token_logprobs(batch)
-    assert len(recomputed) >= rows * 2 and (recomputed - batch.sampled_logprobs).abs().max() < 1e-4
+    close = 0.1 if sixteen_bits else 1e-4
+    assert len(recomputed) >= rows * 2 and (recomputed - batch.sampled_logprobs).abs().max() < close
     assert len({tuple(r.policy.ids) for r in rollouts}) == rows  # the members of a group differ (pitfall P20)
     requests = {r.lora_name if r else "base" for _, _, r in engine.llm.calls}
     assert requests == {"base", "policy-1"}
@@ -323,6 +302,7 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model) -> None:  # 
         policy.speak(9, "act")
 
 
+@pytest.mark.usefixtures("float32")
 def test_a_sampler_keeps_its_order_its_record_and_its_adapters_apart(engine, model, tmp_path) -> None:  # noqa: F811
     loaded, cache = load_model(model, "cpu"), ReplyCache(tmp_path)
     config = SamplingConfig(temperature=0.7, max_new_tokens=6, seed=3)
@@ -348,14 +328,21 @@ def test_a_grammar_goes_to_the_engine(engine, model) -> None:  # noqa: F811
     assert engine.llm.calls[-1][1][0].structured_outputs == {"grammar": grammar(2)}
 
 
-def test_a_run_with_the_engine_trains_and_reports_how_well_they_agree(slow, model, scripted, tmp_path) -> None:  # noqa: F811
+def test_a_run_with_the_engine_trains_and_reports_how_well_they_agree(
+    slow,
+    model,  # noqa: F811
+    scripted,  # noqa: F811
+    tmp_path,
+    sixteen_bits,
+) -> None:
     scripted(YES, NO)
     folder = train(config_of(model, text={"rollout_engine": "vllm"}), tmp_path)
     rows = rows_of(folder)
     assert [row["step"] for row in rows] == [0, 1, 2] and rows[1]["grad_norm"] > 0
+    close = 0.05 if sixteen_bits else 1e-4
     for row in rows[1:]:
-        assert row["sampling/ratio_mean"] == pytest.approx(1, abs=1e-4) and row["sampling/ratio_outside"] == 0
-        assert row["sampling/logp_difference"] < 1e-4 and row["engine/logp_difference"] < 1e-4
+        assert row["sampling/ratio_mean"] == pytest.approx(1, abs=close) and row["sampling/ratio_outside"] == 0
+        assert row["sampling/logp_difference"] < close and row["engine/logp_difference"] < close
     assert rows[1]["engine/moved"] is None and rows[2]["engine/moved"] == pytest.approx(1, abs=0.05)
     (llm,) = SlowLLM.made  # one engine for training and evaluation
-    assert {request.lora_name for _, _, request in llm.calls} == {"policy-1", "policy-2", "policy-3"}
+    assert {r.lora_name for _, _, r in llm.calls if r} == {"policy-1", "policy-2", "policy-3"}

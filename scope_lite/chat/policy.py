@@ -26,6 +26,7 @@ from scope_lite.scenes.text import TextScene
 from scope_lite.scenes.text_cast import TextCast, TrainedTextCast, draw_personas
 from scope_lite.seats import Seat
 from scope_lite.simulators import Cast, Library
+from scope_lite.train import in_format
 from scope_lite.worlds import WORLDS, World
 from scope_lite.worlds.members import read_panel
 
@@ -197,5 +198,6 @@ def _read(folder: Path) -> tuple[RunConfig, Checkpoint | None]:
     if checkpoint is None and config.steps:
         raise ScopeError(f"{folder.name} has no checkpoint yet; train on, or talk to {BASE}{config.world}")
     if config.is_text:
+        config = in_format(config, folder)
         config = config.model_copy(update={"text": config.text.model_copy(update=TALK_ENGINES)})
     return config, checkpoint

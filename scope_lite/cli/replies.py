@@ -166,8 +166,8 @@ def _write(
         "made": facts["started"],
     }
     if isinstance(sampler, TextSampler):
-        model = sampler.loaded.model
-        note |= {"weights": sampler.loaded.fingerprint, "number_format": str(model.dtype).removeprefix("torch."),
-                 "device": model.device.type}  # fmt: skip
+        loaded = sampler.loaded
+        note |= {"weights": loaded.fingerprint, "number_format": loaded.number_format,
+                 "device": loaded.model.device.type}  # fmt: skip
     replace_text(path.with_suffix(".json"), json.dumps(note, indent=1) + "\n")
     return path

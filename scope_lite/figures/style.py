@@ -65,9 +65,9 @@ RC: dict[Any, Any] = {
 
 
 def use_style() -> None:
-    """Apply the house style to every figure made afterwards."""
-    for key, value in RC.items():
-        mpl.rcParams[key] = value
+    """Apply the house style, and nothing of the user's own settings file, to every figure made afterwards."""
+    mpl.rcdefaults()
+    mpl.rcParams.update(RC)
 
 
 def panel_grid(n: int, height: float = 2.05, extra: float = 0.7, fill: bool = False) -> tuple[Figure, list[Axes]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from scope_lite.runs.checkpoints import Checkpoint
 from scope_lite.runs.dialogues import in_words, kept_dialogues, paired_dialogues
 from scope_lite.runs.export import to_tensorboard, to_tracker
-from scope_lite.runs.folder import RunFolder, folder_path, is_finished, read_status
+from scope_lite.runs.folder import RunFolder, folder_path, is_finished, read_status, recorded_format
 from scope_lite.runs.tables import (
     Comparison,
     Prunable,
@@ -42,6 +42,7 @@ __all__ = [
     "paired_dialogues",
     "prune",
     "read_status",
+    "recorded_format",
     "to_tensorboard",
     "to_tracker",
 ]

@@ -92,6 +92,11 @@ def read_provenance(path: Path) -> dict[str, Any]:
         return {}
 
 
+def recorded_format(path: Path) -> str:
+    """The number format that the run in this folder began in; "auto" where it is not on record."""
+    return str(read_provenance(path).get("number_format", "auto"))
+
+
 def is_finished(path: Path) -> bool:
     """Whether the run in this folder came to its end."""
     return read_status(path)["state"] == "finished"
@@ -240,13 +245,22 @@ class RunFolder:
             if config.exists():
                 told["note"] = "written anew: the file of the sessions before was lost or damaged"
                 log.warning("%s was lost or damaged; written anew", self.path / "provenance.json")
-        replace_text(self.path / "provenance.json", json.dumps(told, indent=1) + "\n")
+        self._write_provenance()
         replace_text(config, yaml.safe_dump(self._config, sort_keys=False))
+
+    def computes_in(self, number_format: str) -> None:
+        """Put the number format of this run's models on record."""
+        self._must_be_open()
+        self._provenance["number_format"] = number_format
+        self._write_provenance()
+
+    def _write_provenance(self) -> None:
+        replace_text(self.path / "provenance.json", json.dumps(self._provenance, indent=1) + "\n")
 
     def _end_session(self) -> None:
         told = self._provenance
         (told["resumed"] or [told])[-1]["ended"] = told["ended"] = provenance.now()
-        replace_text(self.path / "provenance.json", json.dumps(told, indent=1) + "\n")
+        self._write_provenance()
 
     # -- what the training loop writes ---------------------------------------------------------------------------
 

@@ -58,6 +58,11 @@ class Scene(Protocol):
         """Of torch, for the run; None leaves it as it is."""
         ...
 
+    @property
+    def number_format(self) -> str:
+        """What the models compute in."""
+        ...
+
     def policy_model(self) -> SeatModel: ...
 
     def cast(self, learner: Learner) -> Any:

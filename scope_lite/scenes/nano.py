@@ -26,6 +26,7 @@ class NanoScene:
     """Models that speak in dialogue acts, from the world's library."""
 
     threads = 1  # at this size a second costs more than it gives
+    number_format = "float32"
 
     def __init__(self, config: RunConfig):
         check_names(config)

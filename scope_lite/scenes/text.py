@@ -22,7 +22,7 @@ from scope_lite.engines.api import open_sampler
 from scope_lite.engines.endpoint import parse_endpoint
 from scope_lite.engines.generate import TextSampler
 from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import LoadedModel, load_model, require_model
+from scope_lite.engines.pretrained import LoadedModel, load_model, pick_device, pick_format, require_model
 from scope_lite.engines.reply_cache import ReplyCache
 from scope_lite.episodes import CONTEXT, EpisodeSeat, run_episodes, seat_systems
 from scope_lite.errors import ScopeError
@@ -57,6 +57,8 @@ class TextScene:
             if name not in known:
                 raise ScopeError(closest(name, known, "simulator"))
         require_model(config.model)
+        self.number_format = pick_format(pick_device(config.text.device), config.text.number_format)
+        """what policy and simulators compute in; with an adapter folded into it (``fold_adapters``), float32"""
         other = config.text.simulator_model
         if other and parse_endpoint(other) is None:
             require_model(other)
@@ -70,7 +72,10 @@ class TextScene:
         """The policy's base; simulators without a model of their own speak with it too."""
         if self._unsloth and self.config.text.rollout_engine == "vllm":
             return self._unsloth.loaded()  # all that speaks is in vLLM: one copy here will do
-        return load_model(self.config.model, self.config.text.device)
+        return self._load(self.config.model)
+
+    def _load(self, model: str) -> LoadedModel:
+        return load_model(model, self.config.text.device, self.number_format)
 
     @cached_property
     def _unsloth(self) -> UnslothBase | None:
@@ -89,7 +94,7 @@ class TextScene:
         Its own adapter, where it has one, is folded into it: that is where training starts.
         """
         if model is not None and model != self.config.model:
-            loaded = load_model(model, self.config.text.device)
+            loaded = self._load(model)
             return SeatModel(fold_adapters(loaded.model), loaded.tokenizer, sharpness=sharpness)
         if self._unsloth:
             from scope_lite.engines.unsloth import UnslothSeat
@@ -213,6 +218,7 @@ class TextScene:
         )
 
     def _sampler(self, model: str | None) -> Sampler:
+        text = self.config.text
         if model not in self._samplers:
             served = self._vllm.sampler(self.loaded, model) if self._vllm else None
             if served:
@@ -220,11 +226,11 @@ class TextScene:
             elif model is None or model == self.config.model:
                 self._samplers[model] = TextSampler(self.loaded)
             else:
-                budget = {} if self.config.text.budget is None else {"budget": self.config.text.budget}
+                budget = {} if text.budget is None else {"budget": text.budget}
                 # what an endpoint said is on record, so that a resumed run hears the same again
                 record = ReplyCache(cache_folder() / "replies") if parse_endpoint(model) else None
                 self._samplers[model] = open_sampler(
-                    model, self.config.text.device, record, self.config.text.prices, **budget
+                    model, text.device, record, text.prices, number_format=self.number_format, **budget
                 )
         return self._samplers[model]
 
@@ -239,7 +245,7 @@ def unsloth_base(config: RunConfig) -> UnslothBase:
     from scope_lite.engines.unsloth import UnslothBase
 
     text = config.text
-    base = UnslothBase(config.model, text.context, text.four_bit, text.device)
+    base = UnslothBase(config.model, text.context, text.four_bit, text.device, text.number_format)
     endpoint = text.simulator_model is not None and parse_endpoint(text.simulator_model) is not None
     if base.device.type != "cpu" and text.rollout_engine == "hf" and not endpoint:
         raise ScopeError(

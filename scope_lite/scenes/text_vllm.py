@@ -45,10 +45,10 @@ class VllmRollouts:
     @cached_property
     def engine(self) -> VllmEngine:
         assert self._loaded is not None
-        dtype = str(self._loaded.model.dtype).removeprefix("torch.")
         text = self.config.text
         return VllmEngine(
-            find_model(self.base), VllmSettings(dtype, text.context, self._rank, text.vllm_share, seed=self.config.seed)
+            find_model(self.base),
+            VllmSettings(self._loaded.number_format, text.context, self._rank, text.vllm_share, seed=self.config.seed),
         )
 
     def seat(

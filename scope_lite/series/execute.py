@@ -6,6 +6,8 @@ by nbclient's own poll within seconds.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,8 +58,18 @@ class WatchedEngine(NBClientEngine):
         client = PapermillNotebookClient(
             nb_man, timeout=execution_timeout, startup_timeout=start_timeout, kernel_name=kernel_name, log=logger
         )
-        with kernel_log.open("wb") as stderr:
-            return client.execute(stderr=stderr)
+        with kernel_log.open("wb") as stderr, tempfile.TemporaryDirectory(prefix="scope-lite-kernel-") as nobody:
+            return client.execute(stderr=stderr, env=kernel_environment(nobody))
+
+
+def kernel_environment(home: str) -> dict[str, str]:
+    """This process's environment for a kernel, but none of what the user lets IPython run or set at its start.
+
+    Args:
+        home: an empty folder, in place of the user's profiles.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+    return {**kept, "IPYTHONDIR": home, "JUPYTER_CONFIG_DIR": home}
 
 
 papermill_engines.register(ENGINE, WatchedEngine)

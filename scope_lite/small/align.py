@@ -269,4 +269,4 @@ def _write(aligner: Aligner, out: Path) -> dict[str, Any]:
             "metrics": aligner.metrics,
             "histories": len(aligner.chats),
         }
-        return write_manifest(beside, told, aligner.loaded.fingerprint)
+        return write_manifest(beside, told, aligner.loaded)

@@ -75,7 +75,7 @@ def write_adapter(trainer: Trainer, out: Path, device: str) -> dict[str, Any]:
         with trainer.peft.disable_adapter():
             base = perplexity(trainer.peft.get_base_model(), test)
         tuned = perplexity(load_model(f"{trainer.config.model}+{beside}", device).model, test)
-        return write_manifest(beside, _told(trainer, base, tuned), trainer.loaded.fingerprint)
+        return write_manifest(beside, _told(trainer, base, tuned), trainer.loaded)
 
 
 def _told(trainer: Trainer, base: float, tuned: float) -> dict[str, Any]:

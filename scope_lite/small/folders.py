@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scope_lite.engines import adapters
+from scope_lite.engines.pretrained import LoadedModel
 from scope_lite.errors import ScopeError
 from scope_lite.runs.files import plain_disk_errors, read_object, remove, replace_text, sweep, take_lock
 from scope_lite.runs.provenance import collect
@@ -82,13 +83,14 @@ def write_weights(folder: Path, tensors: Mapping[str, Tensor], settings: Mapping
     replace_text(folder / adapters.CONFIG, json.dumps(settings, indent=1, sort_keys=True) + "\n")
 
 
-def write_manifest(folder: Path, told: Mapping[str, Any], base_fingerprint: str) -> dict[str, Any]:
+def write_manifest(folder: Path, told: Mapping[str, Any], loaded: LoadedModel) -> dict[str, Any]:
     """``manifest.json`` beside the weights: what a trainer tells, and where all of it comes from."""
     facts = collect()
     manifest = {
         **told,
         "p4g_commit": COMMIT,
-        "base_fingerprint": base_fingerprint,
+        "base_fingerprint": loaded.fingerprint,
+        "number_format": loaded.number_format,
         "sha256": hashlib.sha256((folder / adapters.WEIGHTS).read_bytes()).hexdigest(),
         **{name: facts[name] for name in ("scope_lite", "git", "python", "packages")},
     }
