@@ -19,16 +19,21 @@ LONGEST_NAME, LONGEST_PART = 64, 255
 """characters of a name; bytes of one part of a path that file systems hold"""
 
 
+def value_in(variable: str) -> str:
+    """What an environment variable says; empty if it is unset or blank."""
+    return os.environ.get(variable, "").strip()
+
+
 def paths_in(variable: str) -> list[Path]:
     """The files or folders that an environment variable lists as PATH does; none if it is unset or empty."""
-    listed = os.environ.get(variable, "").split(os.pathsep)
+    listed = value_in(variable).split(os.pathsep)
     return [Path(os.path.abspath(expanded(part))) for part in listed if part.strip()]
 
 
 def path_in(variable: str) -> Path | None:
     """The one file or folder that an environment variable names; None if it is unset or empty."""
-    given = os.environ.get(variable, "")
-    return Path(os.path.abspath(expanded(given))) if given.strip() else None
+    given = value_in(variable)
+    return Path(os.path.abspath(expanded(given))) if given else None
 
 
 def expanded(text: str | Path) -> Path:

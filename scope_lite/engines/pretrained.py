@@ -28,7 +28,7 @@ from scope_lite.contents import folder_fingerprint
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.engines.folders import check_tokens, load_weights, read_model, read_tokenizer, require_computing
 from scope_lite.errors import ScopeError
-from scope_lite.paths import CONVERSION_NOTE, cache_folder, expanded
+from scope_lite.paths import CONVERSION_NOTE, cache_folder, expanded, value_in
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +152,7 @@ def pick_format(device: torch.device, asked: str = "auto") -> str:
     Raises:
         ScopeError: the environment variable names none.
     """
-    told = os.environ.get(FORMAT_VARIABLE, "").strip() or "auto"
+    told = value_in(FORMAT_VARIABLE) or "auto"
     if told not in ("auto", *NUMBER_FORMATS):
         raise ScopeError(f"{FORMAT_VARIABLE} is {told!r}: set it to auto, {' or '.join(NUMBER_FORMATS)}, or unset it")
     wanted = told if asked == "auto" else asked
