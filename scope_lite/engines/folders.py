@@ -15,11 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from scope_lite.errors import ScopeError, first_line
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 AS_DATA: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -151,18 +150,22 @@ def require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
 
 
 def _finite_ends(tensor: torch.Tensor) -> bool:
+    import torch
+
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all())
 
 
-@torch.inference_mode()
 def require_computing(model: PreTrainedModel, folder: Path) -> None:
     """Refuse a model that loads and cannot compute: settings may be of the right type and make no sense.
 
     Raises:
         ScopeError: its forward pass fails, or gives something else than finite numbers.
     """
+    import torch
+
     try:
-        logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
+        with torch.inference_mode():
+            logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
     except Exception as error:
         # an unknown attention, shapes that do not meet: each in its own way
         raise ScopeError(f"the model in {folder} cannot compute: {first_line(error)}") from error
