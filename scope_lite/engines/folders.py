@@ -7,17 +7,18 @@ here.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from scope_lite.errors import ScopeError, first_line
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 AS_DATA: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -28,6 +29,22 @@ NUMBERS = ("F64", "F32", "F16", "BF16")
 ALIKE = 0.87
 """likeness of two names (difflib's) from which on one is the other misspelt: one letter in eight"""
 SIZES = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence loading bars and warnings that a reader can do nothing about, and restore the levels afterwards."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
@@ -59,6 +76,7 @@ def _without_kernels(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
+@quiet_transformers()
 def read_tokenizer(folder: Path, **options: Any) -> PreTrainedTokenizerBase:
     """A model's tokenizer.
 
@@ -83,6 +101,7 @@ def read_model(folder: Path, dtype: torch.dtype, **options: Any) -> PreTrainedMo
     return load_weights(folder, dtype, use_safetensors=True, **options)
 
 
+@quiet_transformers()
 def load_weights(folder: Path, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
     """Load, and hold what was loaded against what the config asks for.
 
@@ -131,18 +150,22 @@ def require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
 
 
 def _finite_ends(tensor: torch.Tensor) -> bool:
+    import torch
+
     return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all())
 
 
-@torch.inference_mode()
 def require_computing(model: PreTrainedModel, folder: Path) -> None:
     """Refuse a model that loads and cannot compute: settings may be of the right type and make no sense.
 
     Raises:
         ScopeError: its forward pass fails, or gives something else than finite numbers.
     """
+    import torch
+
     try:
-        logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
+        with torch.inference_mode():
+            logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
     except Exception as error:
         # an unknown attention, shapes that do not meet: each in its own way
         raise ScopeError(f"the model in {folder} cannot compute: {first_line(error)}") from error

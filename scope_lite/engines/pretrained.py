@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,14 @@ from filelock import FileLock
 from scope_lite.contents import EMBEDDED as SMOLLM2
 from scope_lite.contents import folder_fingerprint
 from scope_lite.engines.adapters import adapter_fingerprint, split_adapter, with_adapter
-from scope_lite.engines.folders import check_tokens, load_weights, read_model, read_tokenizer, require_computing
+from scope_lite.engines.folders import (
+    check_tokens,
+    load_weights,
+    quiet_transformers,
+    read_model,
+    read_tokenizer,
+    require_computing,
+)
 from scope_lite.errors import ScopeError
 from scope_lite.paths import CONVERSION_NOTE, cache_folder, expanded, value_in
 
@@ -107,8 +113,7 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto", number_format:
     dtype = pick_format(place, number_format)
     base, adapter = split_adapter(model)
     folder = find_model(base)
-    with _quiet_transformers():
-        tokenizer, weights = read_tokenizer(folder), read_model(folder, getattr(torch, dtype))
+    tokenizer, weights = read_tokenizer(folder), read_model(folder, getattr(torch, dtype))
     check_tokens(tokenizer, weights, folder)
     if not getattr(tokenizer, "chat_template", None):
         raise ScopeError(f"the tokenizer in {folder} has no chat template; take an instruction-tuned model")
@@ -247,7 +252,7 @@ def _dequantise(gguf: Path, folder: Path) -> None:
     from transformers import GgufConfig
 
     # The GGUF reader draws its own bar on stderr, whatever the logging level.
-    with _quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
+    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
         dequantised = GgufConfig(dequantize=True)
         model = load_weights(gguf.parent, torch.bfloat16, gguf_file=gguf.name, quantization_config=dequantised)
         tokenizer = read_tokenizer(gguf.parent, gguf_file=gguf.name)
@@ -256,19 +261,3 @@ def _dequantise(gguf: Path, folder: Path) -> None:
         tokenizer.clean_up_tokenization_spaces = False
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence loading bars and warnings that a reader can do nothing about, and restore the levels afterwards."""
-    from transformers.utils import logging
-
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
