@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from scope_lite.config import METHODS, RunConfig, SimulatorConfig, TextConfig, load_config
-from scope_lite.errors import ScopeError
-from scope_lite.runs import folder_path
+from scope_lite.method.config import METHODS, RunConfig, SimulatorConfig, TextConfig, load_config
+from scope_lite.store import folder_path
+from scope_lite.store.errors import ScopeError
 
 NAMES = (
     "../../../escaped", "..", ".", "", "/tmp/escaped", "a/b", "a\0b", "a" * 300, "a\nb", "\x1b[2J", "a\u202eb", "mine",

@@ -28,9 +28,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite.engines.chat import ChatFormat
-from scope_lite.engines.pretrained import load_model
-from scope_lite.errors import ScopeError
+from scope_lite.models.chat import ChatFormat
+from scope_lite.models.pretrained import load_model
+from scope_lite.store.errors import ScopeError
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
 IDS = torch.tensor([[1, 70, 80, 90, 100]])

@@ -15,8 +15,8 @@ import random
 import time
 from collections import Counter
 
-from scope_lite.gate import heard
-from scope_lite.verbalized import VerbalizedParseError, parse
+from scope_lite.models.gate import heard
+from scope_lite.models.verbalized import VerbalizedParseError, parse
 
 WORDS = (
     "No, thanks.", "I can give 50 cents.", "Maybe 2 $, but <3 only once!", "How much of it reaches the children?",

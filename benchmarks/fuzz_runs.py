@@ -25,12 +25,12 @@ from typing import Any
 
 import torch
 
-from scope_lite import runs
-from scope_lite.config import method_config
-from scope_lite.errors import ScopeError
-from scope_lite.report.content import dialogues_of, gather_runs
-from scope_lite.runs import checkpoints, files, provenance
-from scope_lite.train import train
+from scope_lite import store as runs
+from scope_lite.cli.page.content import dialogues_of, gather_runs
+from scope_lite.method.config import method_config
+from scope_lite.method.train import train
+from scope_lite.store import checkpoints, files, provenance
+from scope_lite.store.errors import ScopeError
 
 RECORDS = ("metrics.jsonl", "rollouts.jsonl", "timing.jsonl", "status", "provenance.json", "config.yaml")
 NUMBERS = [-1, 0, 0.5, 2**40, 10**30, float("nan"), float("inf")]
@@ -91,7 +91,7 @@ class Runs:
             lambda: runs.load_metrics([folder]),
             lambda: runs.load_timing([folder]),
             lambda: runs.load_rollouts([folder]),
-            lambda: [runs.in_words(None, dialogue) for dialogue in runs.kept_dialogues(folder)],
+            lambda: [runs.in_words(str, dialogue) for dialogue in runs.kept_dialogues(folder)],
             lambda: runs.paired_dialogues(self.whole, folder, 9),
             lambda: runs.compare(self.whole, folder),
             lambda: runs.prune(root, finished=True, checkpoints=True),

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 
-from scope_lite.config import RunConfig, method_config
-from scope_lite.train import train
+from scope_lite.method.config import RunConfig, method_config
+from scope_lite.method.train import train
 
 TOUCHES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"}
 # these tell times and processes, which no two runs share

@@ -12,9 +12,9 @@ import time
 import numpy as np
 import torch
 
-from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.engines.pretrained import load_model
-from scope_lite.prompts import persuadee_chat
+from scope_lite.envs.prompts import persuadee_chat
+from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.pretrained import load_model
 
 HISTORIES, REPLIES, TOKENS, REPEATS = 2, 64, 40, 2
 LINES = (

@@ -11,12 +11,12 @@ import time
 import numpy as np
 import torch
 
-from scope_lite.config import SimulatorConfig
-from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
-from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Cast, Library
-from scope_lite.worlds import get_world
+from scope_lite.envs.nano import get_world
+from scope_lite.method.config import SimulatorConfig
+from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.simulators import Cast, Library
+from scope_lite.models.rng import RowKeys
 
 ROWS, REPEATS = 256, 7
 

@@ -1,9 +1,13 @@
 """scope_lite: see simulator collapse happen, understand why, and fix it two ways.
 
-The modules read in the order of the data flow, and each imports only earlier ones::
+Nine rooms; each imports only from those before it in its line (``tests/test_imports.py`` holds that)::
 
-    config -> tasks -> rollouts (policy x simulator) -> rewards -> advantages
-           -> loss -> metrics -> run folder -> figures
+    store <- envs, models <- method <- measure <- experiments <- figures <- cli        theory: store only
+
+Read ``method`` first: config, train, grpo, learner, simulators, cotraining, rewards, panel. ``envs`` says who is talked
+to and what is paid, ``models`` what computes, ``store`` what is on disk. ``measure`` says how collapsed and how sure,
+``theory`` proves and checks the paper's statements, ``experiments`` says which runs make which table, and ``figures``
+and ``cli`` are what readers see. Beside the rooms stand this file and ``__main__``.
 """
 
 __version__ = "0.1.0"

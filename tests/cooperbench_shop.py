@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scope_lite.tasks.cooperbench import PairResult, PairTask, Suite, evaluate_pair, load_pairs
-from scope_lite.tasks.cooperbench.sandbox import Limits
+from scope_lite.envs.cooperbench import PairResult, PairTask, Suite, evaluate_pair, load_pairs
+from scope_lite.envs.cooperbench.sandbox import Limits
 
 SHOP = "def price(x):\n    return x\n\n\nRATE = 1\n\n\ndef name():\n    return 'shop'\n"
 TWICE = SHOP.replace("return x", "return 2 * x")

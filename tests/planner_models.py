@@ -17,7 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from scope_lite.engines.lora import LORA_TARGETS
+from scope_lite.models.lora import LORA_TARGETS
 
 CONFIGS = {
     "qwen3": Qwen3Config, "llama": LlamaConfig, "olmo3": Olmo3Config, "olmo2": Olmo2Config, "qwen2": Qwen2Config,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scope_lite.tasks.tau2.episode import Tau2Episode
-from scope_lite.tasks.tau2.tools import ToolCall, ToolOutput
+from scope_lite.envs.tau2.episode import Tau2Episode
+from scope_lite.envs.tau2.tools import ToolCall, ToolOutput
 
 SCHEMAS = [
     {

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from scope_lite.alarm import UNSEEN, collapse, collapse_of
 from scope_lite.cli import app
-from scope_lite.paths import DATA
-from scope_lite.report.content import HEADS, gather_runs
+from scope_lite.cli.page.content import HEADS, gather_runs
+from scope_lite.method.alarm import UNSEEN, collapse, collapse_of
+from scope_lite.store.paths import DATA
 
 STEPS = np.arange(0, 110, 10)
 RISING = np.array([np.nan, 0.4, 0.7, 0.9, 0.95, 0.97, 0.98, 0.98, 0.99, 0.98, 0.99])
@@ -90,7 +90,7 @@ def test_train_runs_compare_and_the_report_tell_the_same_verdict(tmp_path: Path,
         (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     compared = CliRunner().invoke(app, ["runs", "compare", "fell", "held", "--out", str(tmp_path)]).stdout
     assert "a: collapse alarm at step 70" in compared and "b: no collapse alarm" in compared
-    monkeypatch.setattr("scope_lite.train.train", lambda *a, **b: tmp_path / "fell")
+    monkeypatch.setattr("scope_lite.method.train.train", lambda *a, **b: tmp_path / "fell")
     assert collapse(table(FALLING)).told in CliRunner().invoke(app, ["train", "--steps", "1"]).stdout
     alarms = [row[HEADS.index("collapse alarm")] for row in gather_runs(tmp_path, tmp_path).rows]
     assert alarms == ["from step 70", "silent"]

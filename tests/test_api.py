@@ -27,12 +27,13 @@ from endpoint_server import (  # noqa: F401  (fixtures)
 )
 from test_text_generate import tiny
 
-from scope_lite import collapse, prompts
-from scope_lite.engines.api import ApiSampler, open_sampler
-from scope_lite.engines.endpoint import UNTRUNCATED, Endpoint, parse_endpoint
-from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.errors import ScopeError
+from scope_lite import measure as collapse
+from scope_lite.envs import prompts
+from scope_lite.models.api import ApiSampler, open_sampler
+from scope_lite.models.endpoint import UNTRUNCATED, Endpoint, parse_endpoint
+from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.store.errors import ScopeError
 
 # -- replies ---------------------------------------------------------------------------------------------------------
 

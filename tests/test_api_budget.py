@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_text_generate import byte_tokenizer
 
-from scope_lite.engines.api import most_tokens
-from scope_lite.engines.budget import Budget
-from scope_lite.errors import ScopeError
+from scope_lite.models.api import most_tokens
+from scope_lite.models.budget import Budget
+from scope_lite.store.errors import ScopeError
 
 
 def worst(chat: list[dict[str, str]], budget: Budget) -> float:

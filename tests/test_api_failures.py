@@ -25,10 +25,10 @@ from endpoint_server import (  # noqa: F401  (fixtures)
     waits,
 )
 
-from scope_lite.engines.api import ApiSampler
-from scope_lite.engines.budget import Budget
-from scope_lite.engines.endpoint import Endpoint
-from scope_lite.errors import ScopeError
+from scope_lite.models.api import ApiSampler
+from scope_lite.models.budget import Budget
+from scope_lite.models.endpoint import Endpoint
+from scope_lite.store.errors import ScopeError
 
 
 def test_a_429_is_repeated_after_the_wait_that_it_asks_for(server: Server, waits: list[float]) -> None:

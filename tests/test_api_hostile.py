@@ -30,12 +30,12 @@ from endpoint_server import (  # noqa: F401  (fixtures)
     waits,
 )
 
-from scope_lite.engines import transport
-from scope_lite.engines.api import ApiSampler
-from scope_lite.engines.budget import Budget
-from scope_lite.engines.completion import MOST_TOKENS
-from scope_lite.engines.endpoint import Endpoint
-from scope_lite.errors import ScopeError
+from scope_lite.models import transport
+from scope_lite.models.api import ApiSampler
+from scope_lite.models.budget import Budget
+from scope_lite.models.completion import MOST_TOKENS
+from scope_lite.models.endpoint import Endpoint
+from scope_lite.store.errors import ScopeError
 
 # -- size and time -----------------------------------------------------------------------------------------------------
 

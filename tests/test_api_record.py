@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from endpoint_server import CHATS, CONFIG, KEY, Server, environment, on_disk, refusal, sampler, server, texts, waits  # noqa: F401  (fixtures)
 
-from scope_lite.engines.api import Account, ApiSampler
-from scope_lite.engines.endpoint import NO_KEY, Endpoint, parse_endpoint
-from scope_lite.engines.generate import SamplingConfig
-from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.errors import ScopeError
+from scope_lite.models.api import Account, ApiSampler
+from scope_lite.models.endpoint import NO_KEY, Endpoint, parse_endpoint
+from scope_lite.models.generate import SamplingConfig
+from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.store.errors import ScopeError
 
 
 def test_a_recorded_evaluation_is_read_without_server_and_key(

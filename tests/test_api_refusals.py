@@ -23,11 +23,11 @@ from endpoint_server import (  # noqa: F401  (fixtures)
     waits,
 )
 
-from scope_lite.engines.api import ApiSampler
-from scope_lite.engines.budget import Budget
-from scope_lite.engines.endpoint import Endpoint
-from scope_lite.engines.generate import SamplingConfig
-from scope_lite.errors import ScopeError
+from scope_lite.models.api import ApiSampler
+from scope_lite.models.budget import Budget
+from scope_lite.models.endpoint import Endpoint
+from scope_lite.models.generate import SamplingConfig
+from scope_lite.store.errors import ScopeError
 
 
 def refuses(*fields: str, message: str = "Unsupported parameter: '{}'", status: int = 400) -> Any:

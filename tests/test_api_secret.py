@@ -30,9 +30,9 @@ from test_text_training import model  # noqa: F401  (fixture)
 from typer.testing import CliRunner
 
 from scope_lite import cli
-from scope_lite.engines.endpoint import NO_KEY
-from scope_lite.engines.transport import hider
-from scope_lite.errors import ScopeError
+from scope_lite.models.endpoint import NO_KEY
+from scope_lite.models.transport import hider
+from scope_lite.store.errors import ScopeError
 
 FORMS = {
     "plain": KEY,

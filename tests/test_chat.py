@@ -12,22 +12,22 @@ import torch
 from typer.testing import CliRunner
 
 from scope_lite import cli
-from scope_lite.chat import BASE, TRAINING, Conversation, load_policy
-from scope_lite.chat.policy import YOU
-from scope_lite.chat.widget import chat_widget
-from scope_lite.config import method_config
-from scope_lite.engines.hf import SeatModel, load_base
-from scope_lite.errors import ScopeError
-from scope_lite.paths import NANO_MODELS
-from scope_lite.records import collate
-from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
-from scope_lite.runs.checkpoints import load_newest
-from scope_lite.seats import ModelSeat
-from scope_lite.simulators import choice_sets, draw_tasks
-from scope_lite.train import train
-from scope_lite.worlds import get_world
-from scope_lite.worlds.spec import AGENT
+from scope_lite.cli.conversation import BASE, TRAINING, Conversation, load_policy
+from scope_lite.cli.conversation.policy import YOU
+from scope_lite.cli.conversation.widget import chat_widget
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.spec import AGENT
+from scope_lite.method.config import method_config
+from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.simulators import choice_sets, draw_tasks
+from scope_lite.method.train import train
+from scope_lite.models.hf import SeatModel, load_base
+from scope_lite.models.records import collate
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.checkpoints import load_newest
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import NANO_MODELS
 
 TINY = dict(groups=2, group_size=4, eval_dialogues=1, final_dialogues=1, learning_rate=0.02)
 WORLD = get_world("persuasion")
@@ -208,7 +208,7 @@ def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path, monk
     with pytest.raises(ScopeError, match="did you mean 'sim-a'"):
         Conversation(untrained("persuasion"), "sim_a")
     with monkeypatch.context() as without_models:
-        without_models.setattr("scope_lite.paths.NANO_MODELS", tmp_path / "models")
+        without_models.setattr("scope_lite.store.paths.NANO_MODELS", tmp_path / "models")
         with pytest.raises(ScopeError, match="nano build --world airline"):
             load_policy("base:airline", root)
 

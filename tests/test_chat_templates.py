@@ -10,13 +10,13 @@ from test_text_generate import byte_tokenizer, tiny
 from test_text_sources import installed
 from transformers import PreTrainedTokenizerFast
 
-from scope_lite.engines.chat import FIXED_DATE, ChatFormat, TemplateProbe, chat_ids, probe_template, stop_ids
-from scope_lite.engines.generate import TextSampler
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import SMOLLM2_PACKAGE, load_model
-from scope_lite.errors import ScopeError
-from scope_lite.rng import RowKeys
-from scope_lite.seats import ModelSeat
+from scope_lite.method.seats import ModelSeat
+from scope_lite.models.chat import FIXED_DATE, ChatFormat, TemplateProbe, chat_ids, probe_template, stop_ids
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.pretrained import SMOLLM2_PACKAGE, load_model
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
 
 ROW = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"

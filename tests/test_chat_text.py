@@ -21,25 +21,33 @@ from test_text_training import NO, VAGUE, YES, Scripted, config_of, listed, mode
 from typer.testing import CliRunner
 
 from scope_lite import cli
-from scope_lite.chat import TRAINING, YOU, LoadedTextPolicy, Message, TextConversation, load_policy, open_conversation
-from scope_lite.chat import text as chat_text
-from scope_lite.chat.widget import chat_widget
 from scope_lite.cli.chat import converse
-from scope_lite.config import load_config
-from scope_lite.episodes import CONTEXT
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_terminal
-from scope_lite.learner import Learner
-from scope_lite.prompts import persuadee
-from scope_lite.records import FAILED, Transcript
-from scope_lite.rng import RowKeys
-from scope_lite.scenes.prompted import PromptedSeat
-from scope_lite.scenes.text import TextScene
-from scope_lite.scenes.text_cast import draw_personas
-from scope_lite.seats import ModelSeat
-from scope_lite.tasks.tau2.prompt import GREETING
-from scope_lite.train import train
-from scope_lite.worlds.users import draw
+from scope_lite.cli.conversation import (
+    TRAINING,
+    YOU,
+    LoadedTextPolicy,
+    Message,
+    TextConversation,
+    load_policy,
+    open_conversation,
+)
+from scope_lite.cli.conversation import text as chat_text
+from scope_lite.cli.conversation.widget import chat_widget
+from scope_lite.envs.nano.users import draw
+from scope_lite.envs.prompts import persuadee
+from scope_lite.envs.tau2.prompt import GREETING
+from scope_lite.method.config import load_config
+from scope_lite.method.episodes import CONTEXT
+from scope_lite.method.learner import Learner
+from scope_lite.method.prompted import PromptedSeat
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.text import TextScene
+from scope_lite.method.text_cast import draw_personas
+from scope_lite.method.train import train
+from scope_lite.models.records import FAILED, Transcript
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_terminal
 
 
 def opened(folder: Path, method: str = "base", **changes: Any) -> LoadedTextPolicy:
@@ -195,7 +203,7 @@ def test_a_verbalized_simulator_shows_its_list_and_one_that_cannot_be_read_ends_
 
 @pytest.mark.parametrize("method", ["cotraining", "selfplay"])
 def test_a_simulator_that_was_trained_speaks_as_itself(method, model, tmp_path, monkeypatch, sixteen_bits):  # noqa: F811
-    from scope_lite.tasks.p4g_episode import P4GEpisode
+    from scope_lite.envs.p4g_episode import P4GEpisode
 
     monkeypatch.setattr(P4GEpisode, "reward", property(lambda e: sum(map(len, [*e.acts, *e.replies])) % 5 / 4))
     rate = {} if method == "selfplay" else {"simulator": {"learning_rate": 1e-2, "reward": "adversarial"}}

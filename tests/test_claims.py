@@ -4,16 +4,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scope_lite import claims
-from scope_lite.claims.statements import HELD_OUT, LACKED_MINUS_OWN
-from scope_lite.claims.text import BEGIN, END
-from scope_lite.claims.verdicts import holds_once, with_member_groups
-from scope_lite.contrasts import MARGIN
-from scope_lite.errors import ScopeError
-from scope_lite.experiments import runs_of
-from scope_lite.notebook import run_summaries
-from scope_lite.paths import HOME
-from scope_lite.stats import Interval
+from scope_lite.experiments import claims, runs_of
+from scope_lite.experiments.claims.statements import HELD_OUT, LACKED_MINUS_OWN
+from scope_lite.experiments.claims.text import BEGIN, END
+from scope_lite.experiments.claims.verdicts import holds_once, with_member_groups
+from scope_lite.experiments.contrasts import MARGIN
+from scope_lite.figures.notebook import run_summaries
+from scope_lite.measure.stats import Interval
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import HOME
 
 SIMULATORS = ("sim-a", "sim-b", "sim-c", "sim-d", "sim-e", "twin", "half", "broad", "outside")
 SEEN = {"ensemble": SIMULATORS[:3], "base": (), "selfplay": (), "selfplay_population": ()}

@@ -16,9 +16,13 @@ import pytest
 from nbformat import v4
 from typer.testing import CliRunner
 
-import scope_lite.train
-from scope_lite import cli, doctor, nano, paths, runs
-from scope_lite.errors import ScopeError
+import scope_lite.method.train
+from scope_lite import cli
+from scope_lite import store as runs
+from scope_lite.cli import doctor
+from scope_lite.experiments import nano_models as nano
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
 
 TINY = ["--steps", "2", "--set", "groups=2", "--set", "group_size=2", "--set", "eval_every=1",
         "--set", "eval_dialogues=2", "--set", "final_dialogues=2", "--set", "checkpoint_every=1"]  # fmt: skip
@@ -61,7 +65,7 @@ def trained(monkeypatch) -> list:
             on_step(step, config.steps, {"reward": 0.5, "entropy": None, "collapse_alarm": step >= 3})
         return root / "folder"
 
-    monkeypatch.setattr(scope_lite.train, "train", fake)
+    monkeypatch.setattr(scope_lite.method.train, "train", fake)
     return asked
 
 
@@ -149,7 +153,7 @@ def test_a_bug_keeps_its_traceback_and_exits_with_1(trained, monkeypatch, tmp_pa
     def bug(*args, **kwargs):
         return 1 / 0
 
-    monkeypatch.setattr(scope_lite.train, "train", bug)
+    monkeypatch.setattr(scope_lite.method.train, "train", bug)
     result = call("train", "--out", str(tmp_path))
     assert result.exit_code == 1 and isinstance(result.exception, ZeroDivisionError)
 
@@ -158,7 +162,7 @@ def test_ctrl_c_exits_with_130(trained, monkeypatch, tmp_path):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scope_lite.train, "train", interrupted)
+    monkeypatch.setattr(scope_lite.method.train, "train", interrupted)
     result = call("train", "--out", str(tmp_path))
     assert result.exit_code == 130 and "goes on from the last checkpoint" in result.stderr
 
@@ -308,5 +312,5 @@ def test_scope_errors_are_told_in_one_line_even_if_they_hold_more(trained, monke
     def two_lines(*args, **kwargs):
         raise ScopeError(json.dumps({"a": 1}, indent=1))
 
-    monkeypatch.setattr(scope_lite.train, "train", two_lines)
+    monkeypatch.setattr(scope_lite.method.train, "train", two_lines)
     assert '{ "a": 1 }' in mistake("train", "--out", str(tmp_path))

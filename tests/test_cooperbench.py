@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from cooperbench_shop import BIG, PLAIN, PYTEST, SHOP, TWICE, folders, judged, patch, place, shop, task  # noqa: F401
 
-from scope_lite.episodes import WrittenSeat, run_episodes
-from scope_lite.errors import ScopeError
-from scope_lite.rng import RowKeys
-from scope_lite.tasks.cooperbench import PairTask, evaluate_pair, load_pairs, sandbox
-from scope_lite.tasks.cooperbench.agents import BEGIN, PairEpisode, open_episode
-from scope_lite.tasks.cooperbench.sandbox import Done, Limits
-from scope_lite.tasks.cooperbench.testing import files_of
-from scope_lite.tasks.tau2.tools import ToolCall
+from scope_lite.envs.cooperbench import PairTask, evaluate_pair, load_pairs, sandbox
+from scope_lite.envs.cooperbench.agents import BEGIN, PairEpisode, open_episode
+from scope_lite.envs.cooperbench.sandbox import Done, Limits
+from scope_lite.envs.cooperbench.testing import files_of
+from scope_lite.envs.tau2.tools import ToolCall
+from scope_lite.method.episodes import WrittenSeat, run_episodes
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="foreign code is contained on Linux only")
 

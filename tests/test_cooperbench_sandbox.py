@@ -17,9 +17,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from scope_lite.errors import ScopeError
-from scope_lite.tasks.cooperbench import jail, sandbox
-from scope_lite.tasks.cooperbench.sandbox import Limits, Way, run, scratch_folder
+from scope_lite.envs.cooperbench import jail, sandbox
+from scope_lite.envs.cooperbench.sandbox import Limits, Way, run, scratch_folder
+from scope_lite.store.errors import ScopeError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="foreign code is contained on Linux only")
 
@@ -202,7 +202,7 @@ def test_what_a_command_leaves_behind_ends_with_it(way: Way, scratch: Path, mark
 
 def test_what_runs_ends_when_its_caller_is_killed(way: Way, mark: str) -> None:
     call = (
-        "import sys\nfrom scope_lite.tasks.cooperbench.sandbox import run, scratch_folder\n"
+        "import sys\nfrom scope_lite.envs.cooperbench.sandbox import run, scratch_folder\n"
         "with scratch_folder() as folder:\n    print(folder, flush=True)\n"
         f"    run(['{PYTHON}', '-c', 'import time; time.sleep(100)', sys.argv[1]], folder, way='{way}')"
     )

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from cooperbench_shop import BIG, PYTEST, SHOP, TWICE, folders, judged, patch, place, shop, task  # noqa: F401
 
-from scope_lite.tasks.cooperbench import PairTask, sandbox
-from scope_lite.tasks.cooperbench.evaluate import merge
-from scope_lite.tasks.cooperbench.testing import run_tests, whole_patch
-from scope_lite.tasks.cooperbench.workspace import Workspace
+from scope_lite.envs.cooperbench import PairTask, sandbox
+from scope_lite.envs.cooperbench.evaluate import merge
+from scope_lite.envs.cooperbench.testing import run_tests, whole_patch
+from scope_lite.envs.cooperbench.workspace import Workspace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="foreign code is contained on Linux only")
 

@@ -7,21 +7,21 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from scope_lite.config import method_config
-from scope_lite.cotraining import TrainedCast
-from scope_lite.errors import ScopeError
-from scope_lite.grpo import group_advantages
-from scope_lite.learner import Learner
-from scope_lite.records import collate
-from scope_lite.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
-from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
-from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Library
-from scope_lite.train import train
-from scope_lite.worlds import get_world
-from scope_lite.worlds.spec import compile_world
-from scope_lite.worlds.users import BeliefUsers
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.spec import compile_world
+from scope_lite.envs.nano.users import BeliefUsers
+from scope_lite.method.config import method_config
+from scope_lite.method.cotraining import TrainedCast
+from scope_lite.method.grpo import group_advantages
+from scope_lite.method.learner import Learner
+from scope_lite.method.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
+from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.simulators import Library
+from scope_lite.method.train import train
+from scope_lite.models.records import collate
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
 
 WORLD = get_world("persuasion")
 SMALL = dict(groups=4, group_size=4, steps=6, eval_every=3, eval_dialogues=2, final_dialogues=2, checkpoint_every=2)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scope_lite.errors import ScopeError
-from scope_lite.tasks.donation import SENTENCES, measured, read_donation, read_pledge, read_table
+from scope_lite.envs.donation import SENTENCES, measured, read_donation, read_pledge, read_table
+from scope_lite.store.errors import ScopeError
 
 
 @pytest.mark.parametrize(

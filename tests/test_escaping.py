@@ -13,10 +13,10 @@ from rich.console import Console
 
 from scope_lite.cli.base import print_table
 from scope_lite.cli.chat import _show_message
-from scope_lite.collapse import read_replies, write_replies
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_csv, for_markdown, for_terminal
 from scope_lite.figures import tables
+from scope_lite.measure import read_replies, write_replies
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_csv, for_markdown, for_terminal
 
 HOSTILE = "a\x1b[2Jb\u202ec\rd\u200be\x9bf\x07"
 """Clears the screen, turns the direction of writing, goes back to the line's beginning, hides, and rings."""
@@ -74,7 +74,8 @@ def test_a_mistake_is_told_without_what_a_terminal_would_obey(
 ) -> None:
     from typer.testing import CliRunner
 
-    from scope_lite import cli, runs
+    from scope_lite import cli
+    from scope_lite import store as runs
 
     def refuse(*_: object) -> None:
         raise ScopeError(f"no such run: {HOSTILE}")

@@ -6,13 +6,20 @@ import pandas as pd
 import pytest
 
 from scope_lite import experiments
-from scope_lite.errors import ScopeError
+from scope_lite.envs.nano import get_world
 from scope_lite.figures import gallery
+from scope_lite.figures.notebook import (
+    difference,
+    fall_from_peak,
+    members_of,
+    read_dialogue,
+    result_table,
+    run_summaries,
+)
 from scope_lite.figures.paper_tables import PAPER_TABLES
-from scope_lite.notebook import difference, fall_from_peak, members_of, read_dialogue, result_table, run_summaries
-from scope_lite.paths import RESULTS
-from scope_lite.runs import load_rollouts
-from scope_lite.worlds import get_world
+from scope_lite.store import load_rollouts
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import RESULTS
 
 TINY = dict(steps=2, groups=2, group_size=4, eval_every=1, eval_dialogues=2, final_dialogues=4)
 FEW = {"base", "single", "verbalized", "cotraining"}

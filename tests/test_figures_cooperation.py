@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scope_lite.errors import ScopeError
 from scope_lite.experiments import runs_of
 from scope_lite.figures import cooperation as figures
 from scope_lite.figures import gallery
+from scope_lite.store.errors import ScopeError
 
 MEMBERS = {"sim-a": 1.0, "sim-b": 0.0, "sim-c": 0.0, "sim-d": 0.2, "twin": 0.6, "real": 0.5, "reference": 0.5}
 

@@ -7,12 +7,12 @@ import matplotlib.pyplot as plt
 import pytest
 from geometry import problems
 
+from scope_lite.cli.planner import card, plan, shape_of, workload
+from scope_lite.cli.planner.cards import GIB
 from scope_lite.figures.gallery import GALLERY, read_tables
 from scope_lite.figures.planner import memory_bars
 from scope_lite.figures.style import use_style
-from scope_lite.paths import RESULTS
-from scope_lite.planner import card, plan, shape_of, workload
-from scope_lite.planner.cards import GIB
+from scope_lite.store.paths import RESULTS
 
 DRAWN = [e for e in GALLERY if not e.table or (RESULTS / f"{e.table}.csv").exists()]
 

@@ -8,7 +8,7 @@ import pytest
 
 from scope_lite.figures import cotraining, paper
 from scope_lite.figures.gallery import write_page
-from scope_lite.paths import HOME, RESULTS
+from scope_lite.store.paths import HOME, RESULTS
 
 READERS = {"paper.py", "gallery.py", "cotraining.py"}
 """in figures/: what reads the numbers, the page that lists them, and the one figure that has the same quantity"""

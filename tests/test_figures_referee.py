@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from scope_lite.figures import referee as figures
-from scope_lite.stats import t_interval
+from scope_lite.measure.stats import t_interval
 
 SEEDS = (0, 1, 2)
 

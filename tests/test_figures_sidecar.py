@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from scope_lite.figures import gallery, sidecar
-from scope_lite.paths import RESULTS
+from scope_lite.store.paths import RESULTS
 
 
 def small_table(runs: int) -> pd.DataFrame:

@@ -29,19 +29,19 @@ from test_text_training import (  # noqa: F401  (fixtures)
 )
 
 from benchmarks import fuzz_replies
-from scope_lite import collapse
-from scope_lite.chat import TRAINING, speakers
-from scope_lite.engines.generate import OUTGROWN, SamplingConfig, TextSampler
-from scope_lite.engines.reply_cache import Reply, ReplyCache
-from scope_lite.episodes import CONTEXT, Unsaid
-from scope_lite.errors import ScopeError
-from scope_lite.gate import REASONS, Said, heard
-from scope_lite.learner import Learner
-from scope_lite.records import FAILED
-from scope_lite.scenes.prompted import PromptedSeat, Voice
-from scope_lite.scenes.text import TextScene
-from scope_lite.seats import ModelSeat
-from scope_lite.train import train
+from scope_lite import measure as collapse
+from scope_lite.cli.conversation import TRAINING, speakers
+from scope_lite.method.episodes import CONTEXT, Unsaid
+from scope_lite.method.learner import Learner
+from scope_lite.method.prompted import PromptedSeat, Voice
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.text import TextScene
+from scope_lite.method.train import train
+from scope_lite.models.gate import REASONS, Said, heard
+from scope_lite.models.generate import OUTGROWN, SamplingConfig, TextSampler
+from scope_lite.models.records import FAILED
+from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.store.errors import ScopeError
 
 THOUGHT = "<think>I play a stingy barista, so I say maybe 50 cents.</think>\nMaybe another time."
 

@@ -12,9 +12,9 @@ import pytest
 from test_text_training import model  # noqa: F401  (a fixture: a tiny random chat model)
 from typer.testing import CliRunner
 
-from scope_lite import gpu_check
 from scope_lite.cli import app
-from scope_lite.gpu_check import CHECKS, Check, Result, measure, run_check, run_config, selected
+from scope_lite.cli import gpu_run as gpu_check
+from scope_lite.cli.gpu_run import CHECKS, Check, Result, measure, run_check, run_config, selected
 
 
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

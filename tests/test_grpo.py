@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from scope_lite.grpo import clipped_loss, group_advantages, group_fractions
+from scope_lite.method.grpo import clipped_loss, group_advantages, group_fractions
 
 
 def test_advantages_match_hand_computed_values():

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-import scope_lite.train
-from scope_lite import cli, nano
-from scope_lite.claims import read_claims
-from scope_lite.engines import api
-from scope_lite.paths import HOME
-from scope_lite.worlds import SHIPPED, WORLDS, get_world
+import scope_lite.method.train
+from scope_lite import cli
+from scope_lite.envs.nano import SHIPPED, WORLDS, get_world
+from scope_lite.experiments import nano_models as nano
+from scope_lite.experiments.claims import read_claims
+from scope_lite.models import api
+from scope_lite.store.paths import HOME
 from tests.test_text_generate import tiny
 
 GUIDES = sorted((HOME / "notebooks").glob("*.md"))
@@ -30,12 +31,12 @@ def blocks(path: Path, language: str) -> list[str]:
 def smaller(tmp_path, monkeypatch):
     """Everything that trains does one step, and nothing is written but under a folder of this test."""
     monkeypatch.setenv("SCOPE_LITE_CACHE", str(tmp_path / "cache"))
-    build, train = nano.build, scope_lite.train.train
+    build, train = nano.build, scope_lite.method.train.train
     quick = {"base_steps": 1, "member_steps": 1, "report": lambda line: None}
     monkeypatch.setattr(nano, "build", lambda *args: build(*args, **quick))
     monkeypatch.setattr(api, "load_model", lambda name, device: tiny(max_position_embeddings=1024))
     monkeypatch.setattr(
-        scope_lite.train, "train", lambda config, root: train(config.model_copy(update=SMALL), tmp_path / "runs")
+        scope_lite.method.train, "train", lambda config, root: train(config.model_copy(update=SMALL), tmp_path / "runs")
     )
     families = set(nano.FAMILIES)
     yield tmp_path

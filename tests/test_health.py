@@ -10,13 +10,13 @@ import pytest
 from test_text_generate import tiny
 from typer.testing import CliRunner
 
-from scope_lite import health
 from scope_lite.cli import app
-from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.engines.reply_cache import Reply
-from scope_lite.errors import ScopeError
 from scope_lite.figures.health import health_report
-from scope_lite.health import CUSTOMER, PERSUADEE, Situation
+from scope_lite.measure import health
+from scope_lite.measure.health import CUSTOMER, PERSUADEE, Situation
+from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.reply_cache import Reply
+from scope_lite.store.errors import ScopeError
 
 SITUATION = Situation(
     "lamp",

@@ -1,4 +1,4 @@
-"""The shape of the package: who may import whom, where torch must not go, and how long a file or a function may be."""
+"""The shape of the package: which room imports which, where torch must not go, how long a file may be."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 
-# The reading order. A module imports only what stands earlier; a sub-package counts as one.
-ORDER = (
-    "errors escaping paths plain_yaml settings rng worlds contents config records stats contrasts theory grpo "
-    "tasks prompts sampling gate engines verbalized episodes seats simulators nano rewards rollouts panel collapse "
-    "health referee humans yardstick runs alarm learner cotraining scenes train small parallel experiments figures notebook "
-    "claims series doctor chat planner gpu_check report cli __main__"
-).split()
+ROOMS = {
+    "store": "",
+    "theory": "store",
+    "envs": "store",
+    "models": "store",
+    "method": "store envs models",
+    "measure": "store envs models method",
+    "experiments": "store envs models method measure theory",
+    "figures": "store envs models method measure theory experiments",
+    "cli": "store envs models method measure theory experiments figures",
+}
+"""what each room may import beside itself; beside the rooms stand ``__init__`` and ``__main__`` alone"""
 
-WITHOUT_TORCH = ("worlds", "tasks", "figures", "stats", "claims")
+WITHOUT_TORCH = ("envs", "figures", "measure/stats.py", "experiments/claims")
 # A figure is drawn from a table, so a figure that needs one of these computes something it should have been given.
 NO_MODELS = {"torch", "transformers", "peft", "accelerate", "safetensors"}
-NO_LOOP = {"engines", "verbalized", "seats", "simulators", "nano", "rollouts", "panel", "learner", "train", "parallel"}
+NO_LOOP = {"models.hf", "models.generate", "models.verbalized", "models.unsloth", "models.vllm", "models.api",
+           "method.seats", "method.simulators", "method.rollouts", "method.panel", "method.learner", "method.train",
+           "experiments.nano_models", "experiments.parallel"}  # fmt: skip
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
-LONG_AND_FLAT = {"train.py:train"}  # the training loop: one story, read from top to bottom
+LONG_AND_FLAT = {"method/train.py:train"}  # the training loop: one story, read from top to bottom
 
 
 def sources() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
-def stage(path: Path) -> str:
-    """The module or sub-package that a file belongs to: "train" for train.py, "worlds" for worlds/spec.py."""
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+def room(path: Path) -> str:
+    """The room that a file belongs to: "envs" for envs/nano/spec.py."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def imported_names(text: str, package: str = "scope_lite") -> Iterator[str]:
@@ -61,17 +65,19 @@ def imports_of(path: Path) -> set[str]:
     return set(imported_names(path.read_text(encoding="utf-8"), package))
 
 
-def stages_imported(names: set[str]) -> set[str]:
-    """The stages among imported names; scope_lite's own attributes (its version) are none."""
-    parts = [name.split(".") for name in names]
-    modules = {part[1] for part in parts if part[0] == "scope_lite" and len(part) > 1}
-    return {name for name in modules if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file()}
+def inside(names: set[str]) -> set[str]:
+    """What is imported of this package, without its name: "envs.nano.World"."""
+    return {name.removeprefix("scope_lite.") for name in names if name.startswith("scope_lite.")}
 
 
-def too_late(stage_name: str, imported: set[str]) -> set[str]:
-    """The imported stages that do not stand before `stage_name` in ORDER."""
-    place = ORDER.index(stage_name)
-    return {name for name in imported - {stage_name} if ORDER.index(name) > place}
+def against_the_order(where: str, names: set[str]) -> set[str]:
+    """The imported rooms that a room may not import."""
+    return ({name.split(".")[0] for name in inside(names)} & set(ROOMS)) - {where, *ROOMS[where].split()}
+
+
+def in_places(places: Sequence[str]) -> list[Path]:
+    """The files that lie in one of these files or folders."""
+    return [path for path in sources() if any(path.is_relative_to(PACKAGE / place) for place in places)]
 
 
 def function_lengths(text: str) -> dict[str, int]:
@@ -93,57 +99,56 @@ def calls() -> list[tuple[str, str, ast.Call]]:
 
 
 def test_the_reader_of_imports_sees_lazy_relative_and_plain_imports() -> None:
-    text = (
-        "import torch.nn\ndef f():\n    from scope_lite import runs\n    from . import spec\n    from ..errors import E"
-    )
-    assert set(imported_names(text, "scope_lite.worlds")) == {
-        "torch.nn",
-        "scope_lite.runs",
-        "scope_lite.worlds.spec",
-        "scope_lite.errors.E",
-    }
+    text = "import torch.nn\ndef f():\n    from scope_lite import x\n    from . import spec\n    from ..y import E"
+    found = {"torch.nn", "scope_lite.x", "scope_lite.one.two.spec", "scope_lite.one.y.E"}
+    assert set(imported_names(text, "scope_lite.one.two")) == found
 
 
 def test_an_import_against_the_order_is_found() -> None:
-    assert too_late("worlds", {"errors", "worlds", "train"}) == {"train"}
+    names = {"scope_lite.store.errors.ScopeError", "scope_lite.method.train", "torch", "scope_lite.envs.nano"}
+    assert against_the_order("envs", names) == {"method"}
 
 
-def test_every_module_has_a_place_in_the_order() -> None:
-    stages = {stage(path) for path in sources()} - {"__init__"}
-    assert stages - set(ORDER) == set(), "a new module needs a place in ORDER (tests/test_imports.py)"
+def test_there_are_nine_rooms_and_nothing_stands_beside_them() -> None:
+    assert {room(path) for path in sources()} == {*ROOMS, "__init__", "__main__"}
 
 
-def test_a_module_imports_only_what_stands_earlier() -> None:
+def test_a_room_imports_only_those_before_it() -> None:
     wrong = {
-        str(path.relative_to(PACKAGE)): late
+        str(path.relative_to(PACKAGE)): rooms
         for path in sources()
-        if stage(path) in ORDER and (late := too_late(stage(path), stages_imported(imports_of(path)) & set(ORDER)))
+        if room(path) in ROOMS and (rooms := against_the_order(room(path), imports_of(path)))
     }
     assert wrong == {}
 
 
-def test_the_package_itself_imports_nothing_of_its_own_but_errors() -> None:
-    assert stages_imported(imports_of(PACKAGE / "__init__.py")) <= {"errors"}
+def test_the_package_itself_imports_nothing_of_its_own() -> None:
+    assert inside(imports_of(PACKAGE / "__init__.py")) == set()
 
 
-@pytest.mark.parametrize("name", WITHOUT_TORCH)
-def test_torch_is_not_named_where_it_must_not_go(name: str) -> None:
-    naming = [path.name for path in sources() if stage(path) == name and named(imports_of(path), {"torch"})]
-    assert naming == []
+def test_torch_is_not_named_where_it_must_not_go() -> None:
+    assert [path.name for path in in_places(WITHOUT_TORCH) if named(imports_of(path), {"torch"})] == []
 
 
 def test_figures_never_import_models() -> None:
-    for path in (path for path in sources() if stage(path) == "figures"):
+    for path in in_places(["figures"]):
         names = imports_of(path)
-        assert not named(names, NO_MODELS) and not stages_imported(names) & NO_LOOP, path.name
+        loop = {name for name in inside(names) if any(f"{name}.".startswith(f"{part}.") for part in NO_LOOP)}
+        assert not named(names, NO_MODELS) and not loop, path.name
+
+
+def test_importing_the_method_brings_no_pictures_along() -> None:
+    code = "import sys, scope_lite.method.train; print({'matplotlib', 'IPython', 'seaborn'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
+    assert done.stdout == "set()\n"
 
 
 def named(names: set[str], packages: set[str]) -> set[str]:
     return {name for name in names if name.split(".")[0] in packages}
 
 
-def test_importing_worlds_tasks_figures_and_stats_leaves_torch_out() -> None:
-    files = [path.relative_to(PACKAGE.parent).with_suffix("") for path in sources() if stage(path) in WITHOUT_TORCH]
+def test_importing_worlds_figures_and_statistics_leaves_torch_out() -> None:
+    files = [path.relative_to(PACKAGE.parent).with_suffix("") for path in in_places(WITHOUT_TORCH)]
     modules = [".".join(file.parts).removesuffix(".__init__") for file in files]
     code = (
         "import importlib, sys\n"
@@ -180,13 +185,14 @@ def test_every_module_opens_with_a_docstring() -> None:
 def test_one_function_reads_every_yaml_file() -> None:
     reader = re.compile(r"yaml\.(safe_|full_|unsafe_)?(load|load_all|parse|compose)\(")
     reading = {where for where, _, call in calls() if reader.match(ast.unparse(call))}
-    assert reading == {"plain_yaml.py"}
+    assert reading == {"store/plain_yaml.py"}
 
 
 def test_variables_of_this_package_are_read_in_one_place() -> None:
     asking = re.compile(r"environ(\.get\(|\[[^]]+\](?! =))|getenv\(")
     reading = {str(path.relative_to(PACKAGE)) for path in sources() if asking.search(path.read_text(encoding="utf-8"))}
-    assert reading == {"paths.py", "engines/endpoint.py"}  # an endpoint's key lies in a variable of the user's choice
+    # an endpoint's key lies in a variable of the user's choice
+    assert reading == {"store/paths.py", "models/endpoint.py"}
 
 
 def test_every_text_file_and_pipe_is_utf_8() -> None:

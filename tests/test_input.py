@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from scope_lite import MAX_SEED, cli, paths
-from scope_lite.config import METHODS, load_config, method_config, parse_config
-from scope_lite.errors import ScopeError
-from scope_lite.paths import name_fault, place_fault
-from scope_lite.plain_yaml import LARGEST, read_yaml
-from scope_lite.scenes.text_cast import read_text_panel
-from scope_lite.series.parameters import Plan, load_scale
-from scope_lite.series.reuse import Ledger
-from scope_lite.tasks.cooperbench.dataset import read_base
-from scope_lite.worlds.members import read_panel
+from scope_lite import MAX_SEED, cli
+from scope_lite.cli.series.parameters import Plan, load_scale
+from scope_lite.cli.series.reuse import Ledger
+from scope_lite.envs.cooperbench.dataset import read_base
+from scope_lite.method.config import METHODS, load_config, method_config, parse_config
+from scope_lite.method.members import read_panel
+from scope_lite.method.text_cast import read_text_panel
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import name_fault, place_fault
+from scope_lite.store.plain_yaml import LARGEST, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 HOSTILE = (
@@ -225,7 +226,7 @@ def test_the_largest_seed_trains_in_every_part():
     import numpy as np
     import torch
 
-    from scope_lite.rng import RowKeys
+    from scope_lite.models.rng import RowKeys
 
     torch.manual_seed(MAX_SEED + 1_000_003)  # a second adapter's
     np.random.RandomState(MAX_SEED + 1_000_003)
@@ -290,8 +291,8 @@ def test_the_content_of_every_model_that_a_run_reads_is_in_its_name(tmp_path, mo
 def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, monkeypatch):
     from test_worlds_own import FILE
 
-    from scope_lite.worlds import WORLDS, get_world
-    from scope_lite.worlds.own import load_files
+    from scope_lite.envs.nano import WORLDS, get_world
+    from scope_lite.envs.nano.own import load_files
 
     own, notebook = tmp_path / "own.py", tmp_path / "03_one.ipynb"
     notebook.write_text(json.dumps({"cells": []}))
@@ -317,7 +318,7 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
 
 
 def test_a_model_of_a_panels_member_is_in_a_runs_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("scope_lite.config.text_panel", lambda world: tmp_path / "c.yaml")
+    monkeypatch.setattr("scope_lite.method.config.text_panel", lambda world: tmp_path / "c.yaml")
     names = set()
     for weights in ("one", "other"):
         (tmp_path / "config.json").write_text(weights)

@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PretrainedConfig, Qwen3MoeConfig
 
 from scope_lite.cli.training import make_config
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.lora import FUSED, LORA_TARGETS, add_lora
-from scope_lite.errors import ScopeError
-from scope_lite.learner import Learner
-from scope_lite.records import Transcript
-from scope_lite.scenes.text import fold_adapters
+from scope_lite.method.learner import Learner
+from scope_lite.method.text import fold_adapters
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.lora import FUSED, LORA_TARGETS, add_lora
+from scope_lite.models.records import Transcript
+from scope_lite.store.errors import ScopeError
 
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              initializer_range=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2)  # fmt: skip
@@ -70,7 +70,7 @@ def test_a_model_with_matrices_that_an_adapter_would_leave_out_is_refused() -> N
 
 
 def test_a_parameter_that_would_be_trained_beside_the_adapter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scope_lite.engines import lora
+    from scope_lite.models import lora
 
     wrap = lora.get_peft_model
 

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 import scope_lite
 from benchmarks.fuzz_models import fuzz
 from scope_lite.cli import app
-from scope_lite.engines import pretrained
-from scope_lite.engines.adapters import CONFIG, WEIGHTS
-from scope_lite.engines.hf import SeatModel, load_base
-from scope_lite.engines.pretrained import load_model
-from scope_lite.errors import ScopeError
-from scope_lite.scenes.text import fold_adapters
+from scope_lite.method.text import fold_adapters
+from scope_lite.models import pretrained
+from scope_lite.models.adapters import CONFIG, WEIGHTS
+from scope_lite.models.hf import SeatModel, load_base
+from scope_lite.models.pretrained import load_model
+from scope_lite.store.errors import ScopeError
 
 Tensors = dict[str, torch.Tensor]
 NORM = "model.layers.1.input_layernorm.weight"

@@ -8,18 +8,18 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from scope_lite import nano
-from scope_lite.config import method_config
-from scope_lite.errors import ScopeError
-from scope_lite.panel import Panel
-from scope_lite.paths import NANO_MODELS
-from scope_lite.rng import RowKeys
-from scope_lite.runs import load_metrics
-from scope_lite.simulators import Library, check_names
-from scope_lite.train import train
-from scope_lite.worlds import get_world
-from scope_lite.worlds.members import PanelMember, read_panel
-from scope_lite.worlds.users import BeliefUsers
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.users import BeliefUsers
+from scope_lite.experiments import nano_models as nano
+from scope_lite.method.config import method_config
+from scope_lite.method.members import PanelMember, read_panel
+from scope_lite.method.panel import Panel
+from scope_lite.method.simulators import Library, check_names
+from scope_lite.method.train import train
+from scope_lite.models.rng import RowKeys
+from scope_lite.store import load_metrics
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import NANO_MODELS
 
 WORLD = get_world("persuasion")
 SHIPPED = sorted(p.parent for p in NANO_MODELS.glob("*/*/model.safetensors"))
@@ -97,7 +97,7 @@ def test_a_random_worlds_model_is_adapted_from_the_base_and_its_panel_is_exact(t
     last = load_metrics([train(config, tmp_path)]).iloc[-1]
     assert 0 <= last["panel/sim-b/reward"] <= 1 and last["panel/unseen/reward"] >= 0
     nano.ensure_models(["persuasion_1000", "persuasion"])  # both are there: nothing is made
-    monkeypatch.setattr("scope_lite.paths.NANO_MODELS", tmp_path)
+    monkeypatch.setattr("scope_lite.store.paths.NANO_MODELS", tmp_path)
     with pytest.raises(ScopeError, match="nano build --world airline"):
         nano.ensure_models(["airline"])
 

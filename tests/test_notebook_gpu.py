@@ -10,8 +10,8 @@ import papermill
 import pytest
 from test_text_training import model  # noqa: F401  (a fixture: a tiny random chat model)
 
-from scope_lite.paths import HOME
-from scope_lite.series import load_scale, make_plans, series_notebooks
+from scope_lite.cli.series import load_scale, make_plans, series_notebooks
+from scope_lite.store.paths import HOME
 
 NOTEBOOK = HOME / "notebooks" / "10_single_gpu.ipynb"
 FULL = load_scale(NOTEBOOK.parent, "full").own["10_single_gpu"]

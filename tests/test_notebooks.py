@@ -11,13 +11,13 @@ import papermill
 import pytest
 from geometry import problems
 
-import scope_lite.notebook
+import scope_lite.figures.notebook
+from scope_lite.envs.nano import get_world
 from scope_lite.figures import sidecar
 from scope_lite.figures.gallery import GALLERY
 from scope_lite.figures.paper_tables import PAPER_TABLES, read
 from scope_lite.figures.paper_tables import write as write_table
-from scope_lite.paths import HOME, RESULTS
-from scope_lite.worlds import get_world
+from scope_lite.store.paths import HOME, RESULTS
 
 NOTEBOOKS = sorted((HOME / "notebooks").glob("*.ipynb"))
 SETTINGS = {
@@ -35,10 +35,11 @@ SETTINGS = {
 
 # Run before the solutions: what they train does one step on few dialogues. The rest of them is run as it stands.
 ONE_STEP = """
-import scope_lite.train
+import scope_lite.method.train
 
-whole_train, few = scope_lite.train.train, {"groups": 2, "group_size": 4, "eval_dialogues": 4, "final_dialogues": 4}
-scope_lite.train.train = lambda config, root: whole_train(config.model_copy(update={"steps": 1, **few}), root)
+whole_train = scope_lite.method.train.train
+few = {"groups": 2, "group_size": 4, "eval_dialogues": 4, "final_dialogues": 4}
+scope_lite.method.train.train = lambda config, root: whole_train(config.model_copy(update={"steps": 1, **few}), root)
 """
 
 
@@ -48,10 +49,10 @@ import sys
 
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import matplotlib.pyplot as plt
-import scope_lite.notebook
+import scope_lite.figures.notebook
 from geometry import problems
 
-ill_laid_out, whole_show, whole_show_figure = {{}}, plt.show, scope_lite.notebook.show_figure
+ill_laid_out, whole_show, whole_show_figure = {{}}, plt.show, scope_lite.figures.notebook.show_figure
 
 
 def look(figure, name):
@@ -70,7 +71,7 @@ def look_and_show_all():
     whole_show()
 
 
-scope_lite.notebook.show_figure, plt.show = look_and_show, look_and_show_all
+scope_lite.figures.notebook.show_figure, plt.show = look_and_show, look_and_show_all
 """
 LOOKED = "assert not ill_laid_out, ill_laid_out"
 DRAWS_THE_GALLERY = ("06_seven_methods", "11_figures")
@@ -160,7 +161,7 @@ def test_every_notebook_that_draws_is_looked_at():
 
 
 def test_a_figure_that_is_ill_laid_out_fails_its_notebook(monkeypatch):
-    monkeypatch.setattr(scope_lite.notebook, "show_figure", lambda figure, name: None)
+    monkeypatch.setattr(scope_lite.figures.notebook, "show_figure", lambda figure, name: None)
     monkeypatch.setattr(plt, "show", lambda: None)
     session: dict = {}
     exec(LOOK, session)
@@ -168,7 +169,7 @@ def test_a_figure_that_is_ill_laid_out_fails_its_notebook(monkeypatch):
     wide = plt.figure(figsize=(9, 2))
     wide.text(0.5, 0.5, "small in a column")
     for show, name in (
-        (lambda: scope_lite.notebook.show_figure(wide, "a"), "'a'"),
+        (lambda: scope_lite.figures.notebook.show_figure(wide, "a"), "'a'"),
         (plt.show, f"figure {wide.number}"),
     ):
         show()
@@ -188,7 +189,7 @@ def test_the_figures_of_the_theory_notebook_are_readable_in_a_column(monkeypatch
             ill_laid_out[name] = found
         plt.close(figure)
 
-    monkeypatch.setattr(scope_lite.notebook, "show_figure", look)
+    monkeypatch.setattr(scope_lite.figures.notebook, "show_figure", look)
     session = dict(FEW_INSTANCES, seed=0)
     for cell in cells(HOME / "notebooks/01_theory.ipynb"):
         draws = "show_figure" in cell.source or cell["id"] == "theory-21"  # which makes the odds that are drawn next

@@ -11,12 +11,12 @@ import torch
 from test_text_training import NO, YES, config_of, gradient, model, panel, played, scripted  # noqa: F401  (fixtures)
 
 from scope_lite import experiments
-from scope_lite.engines import pretrained
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import load_model
-from scope_lite.errors import ScopeError
-from scope_lite.records import Transcript
-from scope_lite.train import train
+from scope_lite.method.train import train
+from scope_lite.models import pretrained
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.pretrained import load_model
+from scope_lite.models.records import Transcript
+from scope_lite.store.errors import ScopeError
 
 
 def test_the_number_format_follows_the_cpus_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scope_lite.collapse import miller_madow_entropy, mode_share
-from scope_lite.errors import ScopeError
-from scope_lite.humans import (
+from scope_lite.envs import p4g, p4g_acts
+from scope_lite.envs.donation import read_pledge
+from scope_lite.measure import miller_madow_entropy, mode_share
+from scope_lite.measure.humans import (
     ANY,
     GIVEN,
     UNSAID,
@@ -28,8 +29,7 @@ from scope_lite.humans import (
     jackknife_interval,
     mean_donation,
 )
-from scope_lite.tasks import p4g, p4g_acts
-from scope_lite.tasks.donation import read_pledge
+from scope_lite.store.errors import ScopeError
 
 ROOT = Path(__file__).resolve().parent.parent
 NEARBY = ROOT.parent / "shared" / "data" / "p4g" / "raw"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from scope_lite import parallel, runs
-from scope_lite.errors import ScopeError
+from scope_lite import store as runs
+from scope_lite.experiments import parallel
+from scope_lite.store.errors import ScopeError
 
 TARGET = "test_parallel:fake_train"
 HERE = Path(__file__).parent

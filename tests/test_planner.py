@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scope_lite import cli, planner
-from scope_lite.errors import ScopeError
-from scope_lite.paths import NANO_MODELS
-from scope_lite.planner import cards, memory
-from scope_lite.planner.plan import remedies
+from scope_lite import cli
+from scope_lite.cli import planner
+from scope_lite.cli.planner import cards, memory
+from scope_lite.cli.planner.plan import remedies
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import NANO_MODELS
 
 # -- the plan as a whole ----------------------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Olmo3Config, Qwen3Config
 
-from scope_lite import planner
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.lora import LORA_TARGETS
-from scope_lite.planner import memory, shapes
-from scope_lite.records import Transcript, collate
+from scope_lite.cli import planner
+from scope_lite.cli.planner import memory, shapes
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.lora import LORA_TARGETS
+from scope_lite.models.records import Transcript, collate
 
 
 def saved_bytes(model: Any, checkpointing: bool = False) -> int:

@@ -9,8 +9,8 @@ import torch
 from planner_models import RANK, ROWS, TOKENS, adapted, ids, tiny
 from torch.utils.flop_counter import FlopCounterMode
 
-from scope_lite import planner
-from scope_lite.planner import shapes, speed
+from scope_lite.cli import planner
+from scope_lite.cli.planner import shapes, speed
 
 
 def counted_flops(layers: int, backward: bool) -> float:

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from scope_lite.cli.replies import table_name
-from scope_lite.collapse import production, read_replies, write_replies
-from scope_lite.collapse.production import CONDITIONS, History, Setting
-from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.engines.reply_cache import Reply, ReplyCache
-from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuadee, persuader, persuader_chat
-from scope_lite.tasks import p4g, p4g_acts
+from scope_lite.envs import p4g, p4g_acts
+from scope_lite.envs.prompts import persuadee, persuader, persuader_chat
+from scope_lite.measure import production, read_replies, write_replies
+from scope_lite.measure.production import CONDITIONS, History, Setting
+from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.store.errors import ScopeError
 
 WORDS = ("I would like to donate.", "How much reaches the children?", "No.", "")
 LIST = '[{"text": "Yes.", "probability": 0.5}, {"text": "No.", "probability": 0.5}]'

@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from scope_lite import referee
-from scope_lite.collapse import cross_validated_mode_share, mode_share
-from scope_lite.contrasts import COMMON, contrast_table, in_points, like_for_like, rank_correlation, verdict
-from scope_lite.errors import ScopeError
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.users import BeliefUsers, draw
+from scope_lite.experiments import referee
+from scope_lite.experiments.contrasts import COMMON, contrast_table, in_points, like_for_like, rank_correlation, verdict
 from scope_lite.experiments.epsilon import MEASURED, epsilon_by_sampling
-from scope_lite.sampling import VerbalizedModel
-from scope_lite.stats import Interval, t_interval
-from scope_lite.worlds import get_world
-from scope_lite.worlds.members import read_panel
-from scope_lite.worlds.users import BeliefUsers, draw
+from scope_lite.measure import cross_validated_mode_share, mode_share
+from scope_lite.measure.stats import Interval, t_interval
+from scope_lite.method.members import read_panel
+from scope_lite.method.sampling import VerbalizedModel
+from scope_lite.store.errors import ScopeError
 
 WORLD = get_world("persuasion")
 NAN = float("nan")
@@ -122,7 +122,7 @@ def test_properties_of_a_random_world_are_the_numbers_that_were_drawn(monkeypatc
         drawn.append(numbers)
         return original(numbers, name)
 
-    module = importlib.import_module("scope_lite.worlds.persuasion")  # the package has a function of that name
+    module = importlib.import_module("scope_lite.envs.nano.persuasion")  # the package has a function of that name
     original = module.persuasion
     monkeypatch.setattr(module, "persuasion", spy)
     for seed in (1002, 1003):

@@ -18,11 +18,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from scope_lite import cli, report
-from scope_lite.errors import ScopeError
+from scope_lite import cli
+from scope_lite.cli import page as report
+from scope_lite.cli.page.content import HEADS, dialogues_of, gather_figures, gather_runs
+from scope_lite.cli.page.photo import SIZE, photograph
 from scope_lite.figures.gallery import write_page
-from scope_lite.report.content import HEADS, dialogues_of, gather_figures, gather_runs
-from scope_lite.report.photo import SIZE, photograph
+from scope_lite.store.errors import ScopeError
 from tests.test_runs_compare import make_run
 
 EVIL = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
@@ -230,7 +231,7 @@ def test_a_picture_of_the_page_is_no_figure_and_without_a_browser_that_is_told(
     write_page(place / "figures")
     page = (place / "figures" / "README.md").read_text(encoding="utf-8")
     assert page.count("(report.png)") == 1 and "![another_figure]" in page
-    monkeypatch.setattr("scope_lite.report.photo.shutil.which", lambda name: None)
+    monkeypatch.setattr("scope_lite.cli.page.photo.shutil.which", lambda name: None)
     with pytest.raises(ScopeError, match="needs playwright"):
         photograph(place / "report.html", place / "picture.png")
 

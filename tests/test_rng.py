@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import kstest
 
-from scope_lite.rng import RowKeys, mix
+from scope_lite.models.rng import RowKeys, mix
 
 
 def test_mix_gives_splitmix64s_published_outputs():

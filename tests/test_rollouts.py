@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from scope_lite.collapse import collapse_error
-from scope_lite.config import SimulatorConfig
-from scope_lite.engines.chat import ChatFormat
-from scope_lite.errors import ScopeError
-from scope_lite.grpo import clipped_loss
-from scope_lite.records import Transcript, collate
-from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
-from scope_lite.sampling import VerbalizedModel
-from scope_lite.seats import ModelSeat, RoutedSeat, ScriptedSeat
-from scope_lite.simulators import Cast, Library
-from scope_lite.worlds import get_world
-from scope_lite.worlds.users import BeliefUsers, ScriptedUsers
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers
+from scope_lite.method.config import SimulatorConfig
+from scope_lite.method.grpo import clipped_loss
+from scope_lite.method.nano import collapse_error
+from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.sampling import VerbalizedModel
+from scope_lite.method.seats import ModelSeat, RoutedSeat, ScriptedSeat
+from scope_lite.method.simulators import Cast, Library
+from scope_lite.models.chat import ChatFormat
+from scope_lite.models.records import Transcript, collate
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
 
 WORLD = get_world("persuasion")
 KEYS = RowKeys.grid(run=0, step=1, groups=3, group_size=4)

@@ -14,9 +14,9 @@ import pytest
 import torch
 import yaml
 
-from scope_lite import runs
-from scope_lite.errors import ScopeError
-from scope_lite.runs import checkpoints, files
+from scope_lite import store as runs
+from scope_lite.store import checkpoints, files
+from scope_lite.store.errors import ScopeError
 
 CONFIG = {"method": "single", "world": "persuasion", "seed": 0, "model": "qwen3-nano", "steps": 4}
 FINGERPRINT = "0123456789abcdef"
@@ -56,7 +56,7 @@ def child(root: Path, body: str) -> subprocess.Popen:
     lines = "\n    ".join(body.splitlines())
     return run_python(
         "import os, signal, sys, time, pathlib, torch\n"
-        "from scope_lite import runs\nfrom scope_lite.runs import checkpoints\n"
+        "from scope_lite import runs\nfrom scope_lite.store import checkpoints\n"
         f"root = pathlib.Path({str(root)!r})\n"
         f"with runs.RunFolder.open(root, {CONFIG!r}, {NAME!r}, {'0' + FINGERPRINT!r}) as run:\n    {lines}\n"
     )

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from scope_lite import cli, runs
-from scope_lite.errors import ScopeError
+from scope_lite import cli
+from scope_lite import store as runs
+from scope_lite.envs.nano import get_world
 from scope_lite.figures.compare import two_runs
-from scope_lite.worlds import get_world
+from scope_lite.store.errors import ScopeError
 
 
 def make_run(root: Path, seed: int = 0, world: str = "persuasion", evil: str = "", **changes: Any) -> Path:
@@ -59,13 +60,13 @@ def test_dialogues_are_paired_by_simulator_and_member_at_each_runs_last_evaluati
 def test_a_dialogue_in_words_uses_the_worlds_sentences_and_ends_with_the_outcome() -> None:
     world = get_world("persuasion")
     dialogue = {"acts": ["ask"], "replies": ["reveal-heart"], "outcome": "give-0.50"}
-    lines = runs.in_words(world, dialogue)
+    lines = runs.in_words(world.say, dialogue)
     assert [line[:2] for line in lines] == [
         ("policy", "ask"), ("simulator", "reveal-heart"), ("outcome", "give-0.50"),
     ]  # fmt: skip
     assert lines[0][2] == world.say("ask") != "ask"
-    assert [words for _, act, words in runs.in_words(None, dialogue)] == ["ask", "reveal-heart", "give-0.50"]
-    unanswered = runs.in_words(None, {**dialogue, "acts": ["ask", "push"]})
+    assert [words for _, act, words in runs.in_words(str, dialogue)] == ["ask", "reveal-heart", "give-0.50"]
+    unanswered = runs.in_words(str, {**dialogue, "acts": ["ask", "push"]})
     assert [speaker for speaker, *_ in unanswered] == ["policy", "simulator", "policy", "outcome"]
 
 
@@ -166,7 +167,7 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Recorder  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    monkeypatch.setattr("scope_lite.runs.export.importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("scope_lite.store.export.importlib.util.find_spec", lambda name: object())
 
 
 def test_every_number_is_exported_at_the_time_that_its_step_ended(tmp_path: Path, tensorboard: None) -> None:
@@ -201,11 +202,11 @@ def test_a_missing_library_an_unknown_viewer_and_a_run_without_metrics_are_one_l
     words = ["runs", "export", folder.name, tmp_path / "board", "--out", tmp_path / "runs"]
     other = call(*words, "--to", "paper")
     assert other.exit_code == 2 and "cannot export to 'paper'" in other.stderr
-    monkeypatch.setattr("scope_lite.runs.export.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("scope_lite.store.export.importlib.util.find_spec", lambda name: None)
     missing = call(*words)
     assert missing.exit_code == 2 and "pip install tensorboard" in missing.stderr
     assert "pip install trackio" in call(*words, "--to", "trackio").stderr
-    monkeypatch.setattr("scope_lite.runs.export.importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("scope_lite.store.export.importlib.util.find_spec", lambda name: object())
     (folder / "metrics.jsonl").unlink()
     empty = call(*words)
     assert empty.exit_code == 2 and "has no metrics.jsonl" in empty.stderr

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from test_runs import finish_run, open_run, snapshot, weights
 
-from scope_lite import runs
-from scope_lite.errors import ScopeError
-from scope_lite.runs import checkpoints, provenance
-from scope_lite.series.reuse import Ledger
+from scope_lite import store as runs
+from scope_lite.cli.series.reuse import Ledger
+from scope_lite.store import checkpoints, provenance
+from scope_lite.store.errors import ScopeError
 
 DEEP = "[" * 100_000
 

@@ -18,11 +18,11 @@ from test_runs import finish_run, open_run, snapshot, weights
 from test_runs_damage import DEEP, no_git, steps_of, stopped_run
 
 from benchmarks.fuzz_runs import Runs, fuzz
-from scope_lite import runs
-from scope_lite.errors import ScopeError
-from scope_lite.runs import files
-from scope_lite.runs.folder import lock_path
-from scope_lite.small.folders import replacing, working
+from scope_lite import store as runs
+from scope_lite.experiments.text_models.folders import replacing, working
+from scope_lite.store import files
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.folder import lock_path
 
 __all__ = ["no_git"]  # a fixture for every test here, too
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 from test_runs import NAME, finish_run, open_run
 
-from scope_lite import runs
-from scope_lite.errors import ScopeError
+from scope_lite import store as runs
+from scope_lite.store.errors import ScopeError
 
 
 def test_metrics_of_many_runs_load_as_one_tidy_table(tmp_path):
@@ -70,5 +70,5 @@ def test_pruning_spares_finished_runs_and_removes_nothing_on_a_dry_run(tmp_path)
 
 
 def test_reading_runs_does_not_import_torch():
-    code = "import sys, scope_lite.runs; sys.exit('torch' in sys.modules)"
+    code = "import sys, scope_lite.store; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={**os.environ}).returncode == 0

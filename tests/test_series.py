@@ -15,10 +15,10 @@ from filelock import FileLock
 from nbformat import v4
 from rich.console import Console
 
-from scope_lite import series
-from scope_lite.errors import ScopeError
-from scope_lite.series import display, parameters, reuse
-from scope_lite.series.execute import NotebookFailed
+from scope_lite.cli import series
+from scope_lite.cli.series import display, parameters, reuse
+from scope_lite.cli.series.execute import NotebookFailed
+from scope_lite.store.errors import ScopeError
 
 PARAMETERS = "seeds: int = 3  # how many\nrate: float = 0.1\nname: str = 'a'\nsteps: list[int] = [1, 2]\nquick = False"
 DRAW = "from pathlib import Path\nPath('../figures/{0}.png').write_text(f'{0} {{seeds}}')"

@@ -17,8 +17,8 @@ import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from scope_lite import doctor
-from scope_lite.doctor import Check, normalise, read_lock
+from scope_lite.cli import doctor
+from scope_lite.cli.doctor import Check, normalise, read_lock
 from tests.test_imports import imports_of, sources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -321,7 +321,7 @@ def test_git_leaves_out_what_is_made_and_keeps_the_package() -> None:
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("not a git checkout")
     made = [".venv/x", ".setup/x", "runs/x", "tests/__pycache__/x", "a.tmp", "notebooks/.ipynb_checkpoints/x"]
-    kept = ["scope_lite/runs/folder.py", "requirements.lock", "figures/x.png", "data/models/nano/x.safetensors"]
+    kept = ["scope_lite/store/folder.py", "requirements.lock", "figures/x.png", "data/models/nano/x.safetensors"]
     command = ["git", "check-ignore", "--no-index", *made, *kept]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.split() == made
 

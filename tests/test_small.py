@@ -16,18 +16,18 @@ from test_text_generate import tiny
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.engines import adapters
-from scope_lite.engines.adapters import split_adapter
-from scope_lite.engines.chat import ChatFormat
-from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.engines.pretrained import load_model
-from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuadee_chat
-from scope_lite.small import FinetuneConfig, Progress, encode, finetune, split_of
-from scope_lite.small.data import system_prompt
-from scope_lite.small.folders import lora_settings
-from scope_lite.small.training import Trainer, perplexity, spoken_nll
-from scope_lite.tasks.p4g import Dialogue, Person, Turn
+from scope_lite.envs.p4g import Dialogue, Person, Turn
+from scope_lite.envs.prompts import persuadee_chat
+from scope_lite.experiments.text_models import FinetuneConfig, Progress, encode, finetune, split_of
+from scope_lite.experiments.text_models.data import system_prompt
+from scope_lite.experiments.text_models.folders import lora_settings
+from scope_lite.experiments.text_models.training import Trainer, perplexity, spoken_nll
+from scope_lite.models import adapters
+from scope_lite.models.adapters import split_adapter
+from scope_lite.models.chat import ChatFormat
+from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.pretrained import load_model
+from scope_lite.store.errors import ScopeError
 
 NOBODY = Person("nobody", 0.0)
 TALK = ["hello", "hi there", "give money?", "no no no", "please", "no no", "bye"]  # persuader first and last

@@ -13,18 +13,18 @@ from test_text_generate import tiny
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.engines import adapters
-from scope_lite.engines.chat import chat_ids
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import load_model
-from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuadee_chat
-from scope_lite.records import Transcript, collate
-from scope_lite.small import AlignConfig, FinetuneConfig, align, finetune
-from scope_lite.small.align import Aligner, agreement
-from scope_lite.small.data import batch_of, histories, split_of
-from scope_lite.small.packed import PackedSeat, shared_tokens
-from scope_lite.tasks.p4g import Dialogue
+from scope_lite.envs.p4g import Dialogue
+from scope_lite.envs.prompts import persuadee_chat
+from scope_lite.experiments.text_models import AlignConfig, FinetuneConfig, align, finetune
+from scope_lite.experiments.text_models.align import Aligner, agreement
+from scope_lite.experiments.text_models.data import batch_of, histories, split_of
+from scope_lite.experiments.text_models.packed import PackedSeat, shared_tokens
+from scope_lite.models import adapters
+from scope_lite.models.chat import chat_ids
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.pretrained import load_model
+from scope_lite.models.records import Transcript, collate
+from scope_lite.store.errors import ScopeError
 
 base, dialogues = test_small.base, test_small.dialogues
 CHAT = persuadee_chat(["hello"])

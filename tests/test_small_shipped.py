@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from scope_lite.engines import adapters
-from scope_lite.engines.chat import ChatFormat
-from scope_lite.engines.pretrained import load_model
-from scope_lite.paths import SMALL_MODELS
-from scope_lite.small.data import encode
-from scope_lite.small.training import perplexity
-from scope_lite.tasks.p4g import Dialogue, Person, Turn
+from scope_lite.envs.p4g import Dialogue, Person, Turn
+from scope_lite.experiments.text_models.data import encode
+from scope_lite.experiments.text_models.training import perplexity
+from scope_lite.models import adapters
+from scope_lite.models.chat import ChatFormat
+from scope_lite.models.pretrained import load_model
+from scope_lite.store.paths import SMALL_MODELS
 
 NAMES = ("persuadee", "persuader", "typicality", "agreement")
 TALK = (

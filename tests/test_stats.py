@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 from scipy.stats import t as t_distribution
 
-from scope_lite.stats import (
+from scope_lite.measure.stats import (
     auc,
     bootstrap_t_interval,
     iqm,

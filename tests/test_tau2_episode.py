@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tau2_shop import LOOK_UP, episode
 
-from scope_lite.episodes import WrittenSeat, run_episodes
-from scope_lite.rng import RowKeys
-from scope_lite.tasks.tau2.episode import Called, Event, Said
-from scope_lite.tasks.tau2.prompt import GREETING
-from scope_lite.tasks.tau2.tools import ToolCall, ToolOutput, shown
+from scope_lite.envs.tau2.episode import Called, Event, Said
+from scope_lite.envs.tau2.prompt import GREETING
+from scope_lite.envs.tau2.tools import ToolCall, ToolOutput, shown
+from scope_lite.method.episodes import WrittenSeat, run_episodes
+from scope_lite.models.rng import RowKeys
 
 
 def play(agents: Sequence[Sequence[str]], users: Sequence[Sequence[str]], **options: Any) -> tuple[list, list]:

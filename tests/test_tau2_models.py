@@ -12,15 +12,15 @@ from tau2_shop import LOOK_UP, SCHEMAS, Shop, episode
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite.engines.hf import SeatModel
-from scope_lite.episodes import run_episodes, seat_systems
-from scope_lite.errors import ScopeError
-from scope_lite.grpo import clipped_loss
-from scope_lite.records import collate
-from scope_lite.rng import RowKeys
-from scope_lite.seats import ModelSeat
-from scope_lite.tasks.tau2.episode import Said
-from scope_lite.tasks.tau2.prompt import agent_system
+from scope_lite.envs.tau2.episode import Said
+from scope_lite.envs.tau2.prompt import agent_system
+from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.grpo import clipped_loss
+from scope_lite.method.seats import ModelSeat
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.records import collate
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.errors import ScopeError
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"

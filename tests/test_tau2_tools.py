@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tau2_shop import LOOK_UP, SCHEMAS, Shop
 
-from scope_lite.tasks.tau2.prompt import GREETING, agent_system, user_system
-from scope_lite.tasks.tau2.tools import CallError, ToolCall, parse_call, refusal, shown, without_marks
+from scope_lite.envs.tau2.prompt import GREETING, agent_system, user_system
+from scope_lite.envs.tau2.tools import CallError, ToolCall, parse_call, refusal, shown, without_marks
 
 # -- the parser --------------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from scope_lite import collapse
-from scope_lite.engines.reply_cache import Reply
-from scope_lite.errors import ScopeError
+from scope_lite import measure as collapse
 from scope_lite.figures import text as figures
+from scope_lite.models.reply_cache import Reply
+from scope_lite.store.errors import ScopeError
 
 
 def reply(text: str, tokens: int = 1) -> Reply:

@@ -11,18 +11,18 @@ import torch
 from test_text_training import config_of, model, panel, rows_of, scripted  # noqa: F401  (fixtures)
 from test_vllm import SlowLLM, slow  # noqa: F401  (slow is a fixture)
 
-from scope_lite.config import RunConfig
-from scope_lite.episodes import run_episodes, seat_systems
-from scope_lite.errors import ScopeError
-from scope_lite.learner import Learner
-from scope_lite.records import Rollout, Transcript, collate
-from scope_lite.rng import RowKeys
-from scope_lite.runs import checkpoints
-from scope_lite.scenes.text import TextScene
-from scope_lite.scenes.text_cast import TrainedTextCast
-from scope_lite.seats import ModelSeat
-from scope_lite.tasks.p4g_episode import P4GEpisode
-from scope_lite.train import train
+from scope_lite.envs.p4g_episode import P4GEpisode
+from scope_lite.method.config import RunConfig
+from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.learner import Learner
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.text import TextScene
+from scope_lite.method.text_cast import TrainedTextCast
+from scope_lite.method.train import train
+from scope_lite.models.records import Rollout, Transcript, collate
+from scope_lite.models.rng import RowKeys
+from scope_lite.store import checkpoints
+from scope_lite.store.errors import ScopeError
 
 KEYS = RowKeys.grid(0, 1, 2, 4)
 

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from scope_lite import verbalized
-from scope_lite.engines import generate, shared_prefix
-from scope_lite.engines.chat import FIXED_DATE
-from scope_lite.engines.constrained import compile_grammar
-from scope_lite.engines.generate import SamplingConfig, TextSampler, reply_uniforms
-from scope_lite.engines.pretrained import LoadedModel
-from scope_lite.engines.reply_cache import Reply, ReplyCache
-from scope_lite.engines.shared_prefix import Readings
-from scope_lite.errors import ScopeError
+from scope_lite.models import generate, shared_prefix, verbalized
+from scope_lite.models.chat import FIXED_DATE
+from scope_lite.models.constrained import compile_grammar
+from scope_lite.models.generate import SamplingConfig, TextSampler, reply_uniforms
+from scope_lite.models.pretrained import LoadedModel
+from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.models.shared_prefix import Readings
+from scope_lite.store.errors import ScopeError
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
 CHATS = [
@@ -372,7 +371,7 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_leaves_nothing_behind(tm
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scope_lite.engines.reply_cache.os.replace", full)
+    monkeypatch.setattr("scope_lite.models.reply_cache.os.replace", full)
     with pytest.raises(ScopeError, match="No space left") as caught:
         ReplyCache(tmp_path).put("aa11", [])
     assert "\n" not in str(caught.value)

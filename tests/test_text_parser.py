@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scope_lite.verbalized import REASONS, VerbalizedParseError, grammar, parse, read_outputs
+from scope_lite.models.verbalized import REASONS, VerbalizedParseError, grammar, parse, read_outputs
 
 
 def listing(*pairs: tuple[object, object]) -> str:

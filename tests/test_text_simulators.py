@@ -9,13 +9,13 @@ import pytest
 from scipy.stats import chisquare
 from test_text_training import Scripted, listed, model  # noqa: F401  (model is a fixture)
 
-from scope_lite.engines.generate import TextSampler
-from scope_lite.engines.pretrained import load_model
-from scope_lite.episodes import Unsaid, WrittenSeat, run_episodes
-from scope_lite.records import FAILED
-from scope_lite.rng import RowKeys
-from scope_lite.scenes.prompted import PromptedSeat, Voice
-from scope_lite.tasks.p4g_episode import P4GEpisode, says_goodbye
+from scope_lite.envs.p4g_episode import P4GEpisode, says_goodbye
+from scope_lite.method.episodes import Unsaid, WrittenSeat, run_episodes
+from scope_lite.method.prompted import PromptedSeat, Voice
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.pretrained import load_model
+from scope_lite.models.records import FAILED
+from scope_lite.models.rng import RowKeys
 
 # -- a dialogue of Persuasion for Good --------------------------------------------------------------------------------
 

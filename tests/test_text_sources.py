@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from scope_lite import prompts
-from scope_lite.engines import pretrained
-from scope_lite.engines.generate import SamplingConfig, TextSampler
-from scope_lite.errors import ScopeError
-from scope_lite.tasks import tau2
+from scope_lite.envs import prompts, tau2
+from scope_lite.models import pretrained
+from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.store.errors import ScopeError
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "02_simulator_collapse.ipynb"
 
@@ -248,7 +247,7 @@ def test_the_notebook_without_the_model_says_what_to_install_and_ends_cleanly(tm
         "    return real(name)\n"
         "metadata.distribution = hidden\n"
     )
-    paths = f"import scope_lite.paths as p, pathlib\np.FIGURES = pathlib.Path({str(tmp_path)!r})\n"
+    paths = f"import scope_lite.store.paths as p, pathlib\np.FIGURES = pathlib.Path({str(tmp_path)!r})\n"
     code = hide + paths + "\n".join("".join(cell["source"]) for cell in cells)
     ast.parse(code)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

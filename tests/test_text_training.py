@@ -14,22 +14,21 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite import paths
 from scope_lite.cli.training import make_config
-from scope_lite.config import RunConfig, method_config
-from scope_lite.engines.generate import SamplingConfig
-from scope_lite.engines.pretrained import load_model
-from scope_lite.engines.reply_cache import Reply
-from scope_lite.errors import ScopeError
-from scope_lite.grpo import group_advantages, reward_metrics
-from scope_lite.learner import Learner
-from scope_lite.prompts import persuadee, persuader, verbalized
-from scope_lite.records import FAILED, Transcript
-from scope_lite.rng import RowKeys
-from scope_lite.runs import checkpoints
-from scope_lite.scenes.text import TextScene
-from scope_lite.scenes.text_tasks import open_task
-from scope_lite.train import train
+from scope_lite.envs.prompts import persuadee, persuader, verbalized
+from scope_lite.method.config import RunConfig, method_config
+from scope_lite.method.grpo import group_advantages, reward_metrics
+from scope_lite.method.learner import Learner
+from scope_lite.method.text import TextScene
+from scope_lite.method.text_tasks import open_task
+from scope_lite.method.train import train
+from scope_lite.models.generate import SamplingConfig
+from scope_lite.models.pretrained import load_model
+from scope_lite.models.records import FAILED, Transcript
+from scope_lite.models.reply_cache import Reply
+from scope_lite.models.rng import RowKeys
+from scope_lite.store import checkpoints, paths
+from scope_lite.store.errors import ScopeError
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
 YES, NO, VAGUE = "I will donate $1.", "No, I won't donate anything.", "Who are you?"

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_lite.errors import ScopeError
+from scope_lite.store.errors import ScopeError
 from scope_lite.theory import instances
 from scope_lite.theory.process import (
     Process,

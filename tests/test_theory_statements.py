@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 import torch
 
-from scope_lite.errors import ScopeError
+from scope_lite.method.nano import odds_from_logprobs
+from scope_lite.store.errors import ScopeError
 from scope_lite.theory import concentration as steps_on
 from scope_lite.theory import instances, population, regret, sharpening, tables
 from scope_lite.theory.dynamics import (
@@ -20,7 +21,7 @@ from scope_lite.theory.dynamics import (
     sampled_grpo,
     two_strategy_log_odds,
 )
-from scope_lite.theory.measured import geometric_law, growth_rates, load_odds, odds_from_dialogues, odds_from_logprobs
+from scope_lite.theory.measured import geometric_law, growth_rates, load_odds, odds_from_dialogues
 from scope_lite.theory.nano import bias_by_sharpness, favour, process_from_world
 from scope_lite.theory.process import (
     expected_return,
@@ -225,19 +226,19 @@ def test_staleness_model_has_its_optimum_where_its_formula_says():
 
 @pytest.fixture(scope="module")
 def short_persuasion():
-    persuasion = pytest.importorskip("scope_lite.worlds.persuasion")
-    spec = pytest.importorskip("scope_lite.worlds.spec")
+    persuasion = pytest.importorskip("scope_lite.envs.nano.persuasion")
+    spec = pytest.importorskip("scope_lite.envs.nano.spec")
     return spec.compile_world(persuasion.persuasion(persuasion.PersuasionNumbers(horizon=2)))
 
 
 def _users(world):
-    from scope_lite.worlds.users import BeliefUsers
+    from scope_lite.envs.nano.users import BeliefUsers
 
     return lambda gamma: BeliefUsers(world, world.prior, 1, gamma)
 
 
 def test_enumerated_persuasion_has_the_worlds_own_optimum(short_persuasion):
-    from scope_lite.worlds.exact import optimal_value
+    from scope_lite.envs.nano.exact import optimal_value
 
     process = process_from_world(short_persuasion, _users(short_persuasion), 1.0)
     assert float(optimal_return(process)) == pytest.approx(

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from scope_lite.config import METHODS, load_config, method_config
-from scope_lite.errors import ScopeError
-from scope_lite.paths import HOME
-from scope_lite.train import train
-from scope_lite.worlds import get_world
-from scope_lite.worlds.members import read_panel
+from scope_lite.envs.nano import get_world
+from scope_lite.method.config import METHODS, load_config, method_config
+from scope_lite.method.members import read_panel
+from scope_lite.method.train import train
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import HOME
 
 SMALL = dict(steps=4, groups=2, group_size=4, eval_every=2, eval_dialogues=2, final_dialogues=4, checkpoint_every=2)
 

@@ -21,25 +21,25 @@ import pytest
 import torch
 from test_text_training import NO, YES, config_of, model, panel, rows_of, scripted  # noqa: F401  (fixtures)
 
-from scope_lite.engines.adapters import with_adapter
-from scope_lite.engines.generate import SamplingConfig
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import load_model
-from scope_lite.engines.reply_cache import ReplyCache
-from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings, environment
-from scope_lite.engines.vllm.sampler import VllmSampler
-from scope_lite.engines.vllm.seat import EngineSeat
-from scope_lite.engines.vllm.sync import AdapterSync, probe_prompts
-from scope_lite.episodes import run_episodes, seat_systems
-from scope_lite.errors import ScopeError
-from scope_lite.grpo import sampling_ratios
-from scope_lite.prompts import persuadee, persuader
-from scope_lite.records import collate
-from scope_lite.rng import RowKeys
-from scope_lite.scenes.prompted import PromptedSeat, Voice
-from scope_lite.scenes.text_tasks import open_task
-from scope_lite.train import train
-from scope_lite.verbalized import grammar
+from scope_lite.envs.prompts import persuadee, persuader
+from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.grpo import sampling_ratios
+from scope_lite.method.prompted import PromptedSeat, Voice
+from scope_lite.method.text_tasks import open_task
+from scope_lite.method.train import train
+from scope_lite.models.adapters import with_adapter
+from scope_lite.models.generate import SamplingConfig
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.pretrained import load_model
+from scope_lite.models.records import collate
+from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.rng import RowKeys
+from scope_lite.models.verbalized import grammar
+from scope_lite.models.vllm.engine import VllmEngine, VllmSettings, environment
+from scope_lite.models.vllm.sampler import VllmSampler
+from scope_lite.models.vllm.seat import EngineSeat
+from scope_lite.models.vllm.sync import AdapterSync, probe_prompts
+from scope_lite.store.errors import ScopeError
 
 CHATS = [
     [{"role": "system", "content": persuadee.SYSTEM}, {"role": "user", "content": said}] for said in ("Hi", "Give!")
@@ -203,7 +203,7 @@ def test_without_vllm_one_line_says_what_to_do(monkeypatch, model, tmp_path) -> 
 
 
 def test_importing_the_engine_imports_no_vllm() -> None:
-    code = "import sys, scope_lite.scenes.text; assert 'vllm' not in sys.modules"
+    code = "import sys, scope_lite.method.text; assert 'vllm' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], env=dict(os.environ)).returncode == 0
 
 

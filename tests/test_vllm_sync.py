@@ -10,12 +10,12 @@ import torch
 from test_text_training import model, panel  # noqa: F401  (fixtures)
 from test_vllm import SlowLLM, engine, seat_model, shift, slow, synced  # noqa: F401  (fixtures)
 
-from scope_lite.engines.hf import SeatModel
-from scope_lite.engines.pretrained import load_model
-from scope_lite.engines.vllm.engine import VllmEngine, VllmSettings
-from scope_lite.engines.vllm.sync import AdapterSync, Move, Reading, probe_prompts
-from scope_lite.errors import ScopeError
-from scope_lite.prompts import persuader
+from scope_lite.envs.prompts import persuader
+from scope_lite.models.hf import SeatModel
+from scope_lite.models.pretrained import load_model
+from scope_lite.models.vllm.engine import VllmEngine, VllmSettings
+from scope_lite.models.vllm.sync import AdapterSync, Move, Reading, probe_prompts
+from scope_lite.store.errors import ScopeError
 
 
 def reading(served: torch.Tensor, trainer: torch.Tensor) -> Reading:

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_lite.errors import ScopeError
+from scope_lite.envs.nano import WORLDS, compile_world, get_world
+from scope_lite.envs.nano.exact import ask_then_match, optimal_value, policy_value, repeat
+from scope_lite.envs.nano.persuasion import PersuasionNumbers, persuasion
+from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers, draw, sharpen
+from scope_lite.store.errors import ScopeError
 from scope_lite.theory.concentration import kl_step
-from scope_lite.worlds import WORLDS, compile_world, get_world
-from scope_lite.worlds.exact import ask_then_match, optimal_value, policy_value, repeat
-from scope_lite.worlds.persuasion import PersuasionNumbers, persuasion
-from scope_lite.worlds.users import BeliefUsers, ScriptedUsers, draw, sharpen
 
 SHORT = compile_world(persuasion(PersuasionNumbers(horizon=2), name="short"))
 

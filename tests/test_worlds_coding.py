@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import yaml
 
-from scope_lite.config import method_config
-from scope_lite.nano import Renderer, build_tokenizer, panel_members, sample_dialogues
-from scope_lite.paths import NANO_MODELS
-from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
-from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Library, choice_sets, draw_prompts, draw_tasks, seat_simulator
-from scope_lite.train import train
-from scope_lite.worlds import get_world
-from scope_lite.worlds.coding import ACTS, CONVENTIONS, CodingNumbers, Work, divide_first, turns, write_right
-from scope_lite.worlds.exact import optimal_value, policy_value
-from scope_lite.worlds.members import PanelMember
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.coding import ACTS, CONVENTIONS, CodingNumbers, Work, divide_first, turns, write_right
+from scope_lite.envs.nano.exact import optimal_value, policy_value
+from scope_lite.experiments.nano_models import Renderer, build_tokenizer, panel_members, sample_dialogues
+from scope_lite.method.config import method_config
+from scope_lite.method.members import PanelMember
+from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.simulators import Library, choice_sets, draw_prompts, draw_tasks, seat_simulator
+from scope_lite.method.train import train
+from scope_lite.models.rng import RowKeys
+from scope_lite.store.paths import NANO_MODELS
 
 WORLD = get_world("coding")
 SPEC = WORLD.spec

@@ -8,19 +8,21 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from scope_lite import cli, nano, paths
-from scope_lite.errors import ScopeError
-from scope_lite.nano import panel_members
-from scope_lite.worlds import SHIPPED, WORLDS, compile_world, get_world, register
-from scope_lite.worlds.coding import coding
-from scope_lite.worlds.own import VARIABLE, check_spec, load_files
-from scope_lite.worlds.persuasion import persuasion
+from scope_lite import cli
+from scope_lite.envs.nano import SHIPPED, WORLDS, compile_world, get_world, register
+from scope_lite.envs.nano.coding import coding
+from scope_lite.envs.nano.own import VARIABLE, check_spec, load_files
+from scope_lite.envs.nano.persuasion import persuasion
+from scope_lite.experiments import nano_models as nano
+from scope_lite.experiments.nano_models import panel_members
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
 
 OWN = replace(persuasion(), name="own_world")
 FILE = """
 from dataclasses import replace
-from scope_lite.worlds import register
-from scope_lite.worlds.persuasion import persuasion
+from scope_lite.envs.nano import register
+from scope_lite.envs.nano.persuasion import persuasion
 
 register(lambda: replace(persuasion(), name="own_world", horizon=2))
 """
@@ -93,7 +95,7 @@ def test_a_file_named_in_the_environment_is_there_in_a_new_process(tmp_path):
     file = tmp_path / "my world.py"
     file.write_text(FILE)
     code = (
-        "import sys; from scope_lite.worlds import get_world; print(get_world('own_world').horizon, *"
+        "import sys; from scope_lite.envs.nano import get_world; print(get_world('own_world').horizon, *"
         "(m for m in ('torch', 'transformers') if m in sys.modules))"
     )
     done = subprocess.run(

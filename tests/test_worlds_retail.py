@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from scope_lite.nano import build_tokenizer, panel_members, sample_dialogues
-from scope_lite.worlds import get_world
-from scope_lite.worlds.exact import ask_then_match, optimal_value, policy_value
-from scope_lite.worlds.persuasion_hard import SATED_AFTER, TASTES, ask_again
-from scope_lite.worlds.retail import AIRLINE, RETAIL, confirm_first, look_up_first
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.exact import ask_then_match, optimal_value, policy_value
+from scope_lite.envs.nano.persuasion_hard import SATED_AFTER, TASTES, ask_again
+from scope_lite.envs.nano.retail import AIRLINE, RETAIL, confirm_first, look_up_first
+from scope_lite.experiments.nano_models import build_tokenizer, panel_members, sample_dialogues
 
 NEW = ("retail", "airline", "persuasion_hard")
 CUSTOMERS = {"retail": RETAIL, "airline": AIRLINE}

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scope_lite import collapse, yardstick
-from scope_lite.collapse import Interval
+from scope_lite import measure as collapse
 from scope_lite.figures import yardstick as figures
+from scope_lite.measure import Interval, yardstick
 
 ASKS = ("greeting", "proposition")
 ACTS = ("agree", "refuse", "ask", "thank")

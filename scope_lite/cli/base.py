@@ -12,15 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_terminal
-from scope_lite.paths import HOME, HOME_VARIABLE, checked_place
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_terminal
+from scope_lite.store.paths import HOME, HOME_VARIABLE, checked_place
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST = 1_000_000
-"""of anything that is counted in an option; what a run holds has bounds of its own (scope_lite.config)"""
+"""of anything that is counted in an option; what a run holds has bounds of its own (scope_lite.method.config)"""
 Root = Annotated[Path, typer.Option("--out", help="Folder of the run folders.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do again what is finished.")]
 
@@ -104,6 +104,6 @@ def find_run(root: Path, name: str) -> Path:
     Raises:
         ScopeError: if there is none, or more than one.
     """
-    from scope_lite import runs
+    from scope_lite import store as runs
 
     return runs.find(root, checked_place(name, "run"))

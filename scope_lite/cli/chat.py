@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from scope_lite import MAX_SEED, paths
+from scope_lite import MAX_SEED
 from scope_lite.cli.base import Root, console
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_terminal
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_terminal
 
 if TYPE_CHECKING:
-    from scope_lite.chat import Message, Talk
+    from scope_lite.cli.conversation import Message, Talk
 
 _STYLES = {"agent": "green", "you": "cyan", "outcome": "bold"}
 COMMANDS = ("undo", "restart", "quit")
@@ -36,7 +37,7 @@ def chat(
     out: Root = paths.RUNS,
 ) -> None:
     """Talk to a trained policy, or let a simulator answer it; one reply a line, also from a pipe."""
-    from scope_lite.chat import load_policy, open_conversation
+    from scope_lite.cli.conversation import load_policy, open_conversation
 
     policy = load_policy(run, out)
     screen = console()
@@ -84,7 +85,7 @@ def chosen(word: str, replies: tuple[str, ...]) -> str:
     Raises:
         ScopeError: if no reply or more than one is meant by it.
     """
-    from scope_lite.config import closest
+    from scope_lite.method.config import closest
 
     if word.isdecimal():
         if not 1 <= int(word) <= len(replies):
@@ -136,7 +137,7 @@ def _show_message(talk: Talk, message: Message, screen: Console) -> None:
     _line(screen, said, _STYLES.get(message.speaker, "magenta"))
     if not message.probabilities:
         return
-    from scope_lite.chat import in_figures
+    from scope_lite.cli.conversation import in_figures
 
     options = message.options()
     table = Table(box=None, show_header=False, padding=(0, 1))

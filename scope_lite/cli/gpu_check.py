@@ -9,7 +9,7 @@ import typer
 from scope_lite.cli.base import console
 
 if TYPE_CHECKING:
-    from scope_lite.gpu_check import Result
+    from scope_lite.cli.gpu_run import Result
 
 
 def gpu_check(
@@ -18,7 +18,7 @@ def gpu_check(
     only: Annotated[str | None, typer.Option(help="Only checks whose name holds this.")] = None,
 ) -> None:
     """Run two real steps of everything on this GPU; exit code 1 if there is none, or if a check fails."""
-    from scope_lite.gpu_check import has_gpu, run_check, selected
+    from scope_lite.cli.gpu_run import has_gpu, run_check, selected
 
     if not cpu and not has_gpu():
         typer.echo("gpu-check: no CUDA device here; --cpu runs the parts that need none", err=True)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scope_lite import paths
 from scope_lite.cli.base import group
+from scope_lite.store import paths
 
 nano_app = group("The nano models.")
 
@@ -23,8 +23,8 @@ def nano_build(
     ] = None,
 ) -> None:
     """Pre-train the nano base models and the panel of a world (minutes on a CPU)."""
-    from scope_lite import nano
-    from scope_lite.worlds import SHIPPED
+    from scope_lite.envs.nano import SHIPPED
+    from scope_lite.experiments import nano_models as nano
 
     home = paths.NANO_MODELS if world in SHIPPED else paths.cache_folder() / "nano"
     nano.build(world, model, out or home)
@@ -33,7 +33,7 @@ def nano_build(
 @nano_app.command("check")
 def nano_check(world: Annotated[str, typer.Option(help="Name of a nano world.")] = "persuasion") -> None:
     """How far each shipped model is from its exact users: mean KL in nats a turn on held-out dialogues."""
-    from scope_lite import nano
+    from scope_lite.experiments import nano_models as nano
 
     for name, kl in nano.kl_table(world):
         typer.echo(f"{name:14} {kl:.4f}")
@@ -41,7 +41,7 @@ def nano_check(world: Annotated[str, typer.Option(help="Name of a nano world.")]
 
 def doctor() -> None:
     """Say what works on this machine, what does not, and what to do about it; exit code 1 if a need is unmet."""
-    from scope_lite.doctor import report
+    from scope_lite.cli.doctor import report
 
     checks = report(paths.HOME)
     for check in checks:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from scope_lite import paths
 from scope_lite.cli.base import Fresh, once_each, split_pair
-from scope_lite.errors import ScopeError
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
 
 
 def run(
@@ -23,7 +23,7 @@ def run(
     timeout: Annotated[int | None, typer.Option(min=1, max=10**7, help="Seconds a cell may take.")] = None,
 ) -> None:
     """Run the notebook series and leave its figures; what is unchanged is skipped."""
-    from scope_lite import series
+    from scope_lite.cli import series
 
     folder = paths.HOME / "notebooks"
     pairs: list[tuple[str, Any]] = [split_pair(text, "--param") for text in param or []]

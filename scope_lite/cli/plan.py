@@ -10,7 +10,7 @@ import typer
 from scope_lite.cli.base import MOST, print_table
 
 if TYPE_CHECKING:
-    from scope_lite.planner import Plan
+    from scope_lite.cli.planner import Plan
 
 
 def plan(
@@ -39,8 +39,8 @@ def plan(
     figure: Annotated[Path | None, typer.Option(help="Draw the memory here, too (.png or .pdf).")] = None,
 ) -> None:
     """Plan memory and time on one GPU; exit code 2 and the knob to turn if it cannot fit."""
-    from scope_lite.planner import card, require_fit, shape_of, workload
-    from scope_lite.planner import plan as make_plan
+    from scope_lite.cli.planner import card, require_fit, shape_of, workload
+    from scope_lite.cli.planner import plan as make_plan
 
     work = workload(
         groups=groups, group_size=group_size, context=context, turns=turns, new_tokens=new_tokens, adapters=adapters,
@@ -59,8 +59,8 @@ def show_memory(made: Plan) -> None:
     """The parts of memory, and what two switches change."""
     import pandas as pd
 
-    from scope_lite.planner.cards import GIB
-    from scope_lite.planner.memory import kept_activations, logit_bytes
+    from scope_lite.cli.planner.cards import GIB
+    from scope_lite.cli.planner.memory import kept_activations, logit_bytes
 
     work, shape = made.work, made.shape
     table = made.table()
@@ -103,15 +103,15 @@ def show_speed(made: Plan, steps: int) -> None:
             f"the KV cache holds {made.memory.kv_room / made.memory.kv_wanted:.0%} of both seats' transcripts, so each "
             "turn reads its history again; a smaller --at-once avoids that"
         )
-    typer.echo("evaluation on a panel is not counted; allowances are stated in scope_lite/planner, not measured")
+    typer.echo("evaluation on a panel is not counted; allowances are stated in scope_lite/cli/planner, not measured")
 
 
 def _draw(made: Plan, path: Path) -> None:
     import matplotlib.pyplot as plt
 
+    from scope_lite.cli.planner.cards import GIB
     from scope_lite.figures.planner import memory_bars
     from scope_lite.figures.style import use_style
-    from scope_lite.planner.cards import GIB
 
     use_style()
     fig = memory_bars(made.table(), made.card.memory / GIB, f"{made.shape.name} on {made.card.name}")

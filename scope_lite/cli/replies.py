@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scope_lite import MAX_SEED, paths
+from scope_lite import MAX_SEED
 from scope_lite.cli.base import MOST
-from scope_lite.errors import ScopeError
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scope_lite.collapse.production import History, Setting
-    from scope_lite.engines.api import ApiSampler
-    from scope_lite.engines.generate import TextSampler
+    from scope_lite.measure.production import History, Setting
+    from scope_lite.models.api import ApiSampler
+    from scope_lite.models.generate import TextSampler
 
 NAME = "02_replies"
 
@@ -56,12 +57,12 @@ def simulator_replies(
     ] = paths.RESULTS,
 ) -> None:
     """Draw the replies behind notebook 02 and write their table; says its hours first, goes on where it stopped."""
-    from scope_lite.collapse import production
-    from scope_lite.engines.api import open_sampler
-    from scope_lite.engines.generate import TextSampler
-    from scope_lite.engines.reply_cache import ReplyCache
-    from scope_lite.tasks import p4g as dialogues
-    from scope_lite.tasks import tau2
+    from scope_lite.envs import p4g as dialogues
+    from scope_lite.envs import tau2
+    from scope_lite.measure import production
+    from scope_lite.models.api import open_sampler
+    from scope_lite.models.generate import TextSampler
+    from scope_lite.models.reply_cache import ReplyCache
 
     if role not in dialogues.ROLES:
         raise ScopeError(f"unknown role {role!r}: choose {' or '.join(dialogues.ROLES)}")
@@ -88,7 +89,7 @@ def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Set
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from scope_lite.collapse import production
+    from scope_lite.measure import production
 
     console = Console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -140,11 +141,11 @@ def _write(
     """The table, and beside it where it comes from."""
     from dataclasses import asdict
 
-    from scope_lite.collapse import write_replies
-    from scope_lite.engines.generate import TextSampler
-    from scope_lite.runs import provenance
-    from scope_lite.runs.files import replace_text
-    from scope_lite.tasks import tau2
+    from scope_lite.envs import tau2
+    from scope_lite.measure import write_replies
+    from scope_lite.models.generate import TextSampler
+    from scope_lite.store import provenance
+    from scope_lite.store.files import replace_text
 
     write_replies(table, path)
     facts = provenance.collect()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scope_lite import paths
+from scope_lite.store import paths
 
 
 def report(
@@ -21,11 +21,11 @@ def report(
     ] = None,
 ) -> None:
     """Write a page with the figures, the runs and their dialogues, to be opened in a browser without a network."""
-    from scope_lite.report import build
+    from scope_lite.cli.page import build
 
     written = build(out, runs, results, figures, run or [])
     typer.echo(f"wrote {written} ({written.stat().st_size / 1e6:.1f} MB); open it in a browser")
     if picture:
-        from scope_lite.report.photo import photograph
+        from scope_lite.cli.page.photo import photograph
 
         typer.echo(f"wrote {photograph(written, picture)}")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from scope_lite import paths
 from scope_lite.cli.base import MOST, Root, group
+from scope_lite.store import paths
 
 results_app = group("The shipped tables behind the figures.")
 

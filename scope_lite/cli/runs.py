@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from scope_lite import paths
 from scope_lite.cli.base import Root, console, find_run, group, print_table
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_terminal
-
-if TYPE_CHECKING:
-    from scope_lite.worlds import World
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_terminal
 
 runs_app = group("Look after the runs: list, show, compare, prune, export.")
 
@@ -21,7 +19,7 @@ runs_app = group("Look after the runs: list, show, compare, prune, export.")
 @runs_app.command("list")
 def list_runs(out: Root = paths.RUNS) -> None:
     """Every run: state, steps, reward at the end, size, start (UTC)."""
-    from scope_lite import runs
+    from scope_lite import store as runs
 
     print_table(runs.list_runs(out), f"runs in {out}")
 
@@ -29,7 +27,7 @@ def list_runs(out: Root = paths.RUNS) -> None:
 @runs_app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginning.")], out: Root = paths.RUNS) -> None:
     """One run: status, configuration, provenance, last metrics."""
-    from scope_lite import runs
+    from scope_lite import store as runs
 
     folder = find_run(out, name)
     told = runs.read_status(folder)
@@ -55,8 +53,8 @@ def compare(
     out: Root = paths.RUNS,
 ) -> None:
     """Two runs: which settings differ, where they ended, and on demand their curves and dialogues side by side."""
-    from scope_lite import runs
-    from scope_lite.alarm import collapse_of
+    from scope_lite import store as runs
+    from scope_lite.method.alarm import collapse_of
 
     folders = find_run(out, a), find_run(out, b)
     result = runs.compare(*folders)
@@ -78,7 +76,7 @@ def _print_pair(folders: tuple[Path, Path], pair: tuple[dict[str, Any], dict[str
     from rich.table import Table
     from rich.text import Text
 
-    from scope_lite import runs
+    from scope_lite import store as runs
 
     shown = Table(title=Text(for_terminal(f"with {pair[0]['simulator']}")), title_justify="left", show_lines=True)
     for folder, dialogue in zip(folders, pair, strict=True):
@@ -90,31 +88,31 @@ def _print_pair(folders: tuple[Path, Path], pair: tuple[dict[str, Any], dict[str
             Text(for_terminal(f"{who}: {words}" + (f" [{act}]" if words != act else ""), "\n"))
             for who, act, words in lines
         ]
-        for lines in (runs.in_words(_world_of(f), d) for f, d in zip(folders, pair, strict=True))
+        for lines in (runs.in_words(_say_of(f), d) for f, d in zip(folders, pair, strict=True))
     ]
     for row in zip_longest(*columns, fillvalue=Text()):
         shown.add_row(*row)
     console().print(shown)
 
 
-def _world_of(folder: Path) -> World | None:
-    """The world that a run was played in; None if it is not known here: its acts are shown as they are."""
-    from scope_lite.runs.tables import read_config
-    from scope_lite.worlds import get_world
+def _say_of(folder: Path) -> Callable[[str], str]:
+    """How acts of a run's world are said; as they are, if that world is not known here."""
+    from scope_lite.envs.nano import get_world
+    from scope_lite.store.tables import read_config
 
     try:
-        return get_world(str(read_config(folder).get("world")))
+        return get_world(str(read_config(folder).get("world"))).say
     except ScopeError:
-        return None
+        return str
 
 
 def _draw_curves(folders: tuple[Path, Path], path: Path) -> None:
     import matplotlib.pyplot as plt
 
-    from scope_lite import runs
+    from scope_lite import store as runs
     from scope_lite.figures.compare import two_runs
     from scope_lite.figures.style import use_style
-    from scope_lite.runs.files import plain_disk_errors
+    from scope_lite.store.files import plain_disk_errors
 
     use_style()
     fig = two_runs(runs.load_metrics(folders))
@@ -136,7 +134,7 @@ def export(
     out: Root = paths.RUNS,
 ) -> None:
     """Write a run's numbers for another viewer, if its library is installed."""
-    from scope_lite import runs
+    from scope_lite import store as runs
 
     if to in ("wandb", "trackio"):
         typer.echo(f"logged {runs.to_tracker(find_run(out, run), to)} with {to}")
@@ -156,7 +154,7 @@ def prune(
     out: Root = paths.RUNS,
 ) -> None:
     """Remove runs that did not finish, and more on demand; runs in use are left alone."""
-    from scope_lite import runs
+    from scope_lite import store as runs
 
     gone = runs.prune(out, keep or [], finished, checkpoints, dry_run=not yes)
     for item in gone:

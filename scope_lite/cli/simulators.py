@@ -11,12 +11,12 @@ import typer
 from scope_lite import MAX_SEED
 from scope_lite.cli.base import MOST, group, print_table
 from scope_lite.cli.replies import simulator_replies
-from scope_lite.errors import ScopeError
+from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scope_lite.health import Situation
+    from scope_lite.measure.health import Situation
 
 simulator_app = group("Text simulators of users.")
 simulator_app.command("replies")(simulator_replies)
@@ -42,11 +42,11 @@ def simulator_report(
 ) -> None:
     """Health of a simulator: collapse, role, leaks, stops, refusals and cost, each held against a stated threshold."""
     played = _situations(scenarios, dialogues)
-    from scope_lite import health
-    from scope_lite.engines.api import open_sampler
-    from scope_lite.engines.generate import SamplingConfig, TextSampler
-    from scope_lite.engines.reply_cache import ReplyCache
-    from scope_lite.paths import cache_folder
+    from scope_lite.measure import health
+    from scope_lite.models.api import open_sampler
+    from scope_lite.models.generate import SamplingConfig, TextSampler
+    from scope_lite.models.reply_cache import ReplyCache
+    from scope_lite.store.paths import cache_folder
 
     config = SamplingConfig(temperature, max_new_tokens, seed)
     sampler = open_sampler(model, device, ReplyCache(cache_folder() / "replies"), prices or (), budget)
@@ -74,8 +74,8 @@ def simulator_report(
 
 def _situations(scenarios: str, count: int) -> list[Situation]:
     """The users to be played; a mistake is told before anything heavy is imported."""
-    from scope_lite import health
-    from scope_lite.tasks import tau2
+    from scope_lite.envs import tau2
+    from scope_lite.measure import health
 
     if scenarios in tau2.DOMAINS:
         return health.tau2_situations(tau2.spread(tau2.load_scenarios(scenarios), count))
@@ -92,11 +92,11 @@ def _interval(low: float, high: float) -> str:
 
 
 def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]) -> None:
-    from scope_lite import health
-    from scope_lite.escaping import for_csv
     from scope_lite.figures.health import health_report
     from scope_lite.figures.style import save_figure, use_style
-    from scope_lite.runs.files import plain_disk_errors, replace_text
+    from scope_lite.measure import health
+    from scope_lite.store.escaping import for_csv
+    from scope_lite.store.files import plain_disk_errors, replace_text
 
     use_style()
     with plain_disk_errors(out):

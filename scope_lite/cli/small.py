@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from scope_lite import MAX_SEED, paths
+from scope_lite import MAX_SEED
 from scope_lite.cli.base import MOST, Fresh, group
-from scope_lite.errors import ScopeError
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
 
 small_app = group("Small text models: adapters fine-tuned on real dialogues.")
 
@@ -49,12 +50,12 @@ def small_finetune(
     fresh: Fresh = False,
 ) -> None:
     """Fine-tune an adapter on Persuasion for Good, 100 steps in an hour on a core; goes on after a stop."""
-    from scope_lite.tasks.p4g import ROLES, load_unannotated
+    from scope_lite.envs.p4g import ROLES, load_unannotated
 
     if role not in ROLES:
         raise ScopeError(f"unknown role {role!r}: choose {' or '.join(ROLES)}")
     dialogues = load_unannotated(raw)
-    from scope_lite.small import FinetuneConfig, finetune
+    from scope_lite.experiments.text_models import FinetuneConfig, finetune
 
     config = FinetuneConfig(role, model, steps, learning_rate=learning_rate, seed=seed)
     with _bar(role, steps) as show:
@@ -97,8 +98,8 @@ def small_align(
     fresh: Fresh = False,
 ) -> None:
     """Align a persuadee with a reward, to collapse it, a minute a step on a core; goes on after a stop."""
-    from scope_lite.small import AlignConfig, align
-    from scope_lite.tasks.p4g import load_unannotated
+    from scope_lite.envs.p4g import load_unannotated
+    from scope_lite.experiments.text_models import AlignConfig, align
 
     config = AlignConfig(reward, start, strength, steps, learning_rate=learning_rate, seed=seed)  # type: ignore[arg-type]
     dialogues = load_unannotated(raw)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from scope_lite import paths
 from scope_lite.cli.base import Fresh, Root, split_pair
-from scope_lite.errors import ScopeError
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
-    from scope_lite.config import RunConfig
+    from scope_lite.method.config import RunConfig
 
 
 def train(
@@ -39,8 +39,8 @@ def train(
     if run_config.text.training_engine == "unsloth" and importlib.util.find_spec("unsloth"):
         importlib.import_module("unsloth")  # it wants to come before transformers
     # torch takes seconds to import; a mistake above is told without it
-    from scope_lite.alarm import collapse_of
-    from scope_lite.train import train as train_run
+    from scope_lite.method.alarm import collapse_of
+    from scope_lite.method.train import train as train_run
 
     with TrainingLine(run_config) as line:
         folder = train_run(run_config, out, fresh=fresh, on_step=line.step)
@@ -54,8 +54,8 @@ def make_config(path: Path | None, changes: dict[str, Any], settings: list[str])
     Raises:
         ScopeError: for an unknown key, method or value, or a method given twice.
     """
-    from scope_lite.config import load_config, merged, method_config, parse_config
-    from scope_lite.plain_yaml import parse_yaml
+    from scope_lite.method.config import load_config, merged, method_config, parse_config
+    from scope_lite.store.plain_yaml import parse_yaml
 
     for text in settings:
         key, value = split_pair(text, "--set")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from scope_lite.config import RunConfig, closest, method_config
-from scope_lite.errors import ScopeError
+from scope_lite.method.config import RunConfig, closest, method_config
+from scope_lite.store.errors import ScopeError
 
 Variant = tuple[str, dict[str, Any]]  # label, what differs from the method's preset
 

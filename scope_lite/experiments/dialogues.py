@@ -15,9 +15,9 @@ from typing import Any
 
 import pandas as pd
 
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_terminal
-from scope_lite.runs.dialogues import in_words, kept_dialogues
+from scope_lite.store.dialogues import in_words, kept_dialogues
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_terminal
 
 SLUR = re.compile(r"\bnigg\w*", re.IGNORECASE)
 
@@ -41,7 +41,7 @@ def first_and_last(runs: Iterable[tuple[str, Path]]) -> pd.DataFrame:
         for (step, simulator), one in shown.items():
             about = {"variant": variant, "run": folder.name, "step": step, "simulator": simulator}
             ended = {"outcome": one["outcome"], "reward": one["reward"]}
-            for line, (speaker, words, _) in enumerate(in_words(None, one)[:-1]):  # the last one is the outcome
+            for line, (speaker, words, _) in enumerate(in_words(str, one)[:-1]):  # the last one is the outcome
                 rows.append({**about, "line": line, "speaker": speaker, "words": SLUR.sub("[slur]", words), **ended})
     return pd.DataFrame(rows)
 

@@ -13,24 +13,18 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from scope_lite.collapse import (
-    cross_validated_mode_share,
-    epsilon,
-    miller_madow_entropy,
-    mode_share,
-    normalise_reply,
-)
-from scope_lite.config import RunConfig, method_config
-from scope_lite.cotraining import TrainedCast
-from scope_lite.learner import Learner
-from scope_lite.rng import RowKeys
-from scope_lite.rollouts import run_dialogues
-from scope_lite.runs import Checkpoint, checkpoints, folder_path
-from scope_lite.seats import ModelSeat
-from scope_lite.simulators import Cast, Library, draw_tasks
-from scope_lite.train import train
-from scope_lite.worlds import get_world
-from scope_lite.worlds.users import draw
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.users import draw
+from scope_lite.measure import cross_validated_mode_share, epsilon, miller_madow_entropy, mode_share, normalise_reply
+from scope_lite.method.config import RunConfig, method_config
+from scope_lite.method.cotraining import TrainedCast
+from scope_lite.method.learner import Learner
+from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.seats import ModelSeat
+from scope_lite.method.simulators import Cast, Library, draw_tasks
+from scope_lite.method.train import train
+from scope_lite.models.rng import RowKeys
+from scope_lite.store import Checkpoint, checkpoints, folder_path
 
 MEASURED = ("single", "cotraining", "unsharpened")
 FIRST_GROUP = 2_000_000  # rows are keyed apart from those of training and of the panel

@@ -18,16 +18,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from scope_lite.config import TEXT_WORLDS, RunConfig
-from scope_lite.errors import ScopeError
-from scope_lite.escaping import for_csv
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
-from scope_lite.parallel import train_many
-from scope_lite.paths import RESULTS, RUNS, checked_name
-from scope_lite.runs import folder_path, is_finished, load_metrics, load_timing
-from scope_lite.runs.files import replace_text
-from scope_lite.runs.folder import read_provenance
+from scope_lite.experiments.parallel import train_many
+from scope_lite.method.config import TEXT_WORLDS, RunConfig
+from scope_lite.store import folder_path, is_finished, load_metrics, load_timing
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_csv
+from scope_lite.store.files import replace_text
+from scope_lite.store.folder import read_provenance
+from scope_lite.store.paths import RESULTS, RUNS, checked_name
 
 Source = Literal["live", "frozen"]
 
@@ -54,7 +54,7 @@ def live_table(
 
 def _ensure_models(runs: Sequence[Run], workers: int | None) -> None:
     # torch takes seconds to import, and a notebook that reads shipped tables only needs no model
-    from scope_lite.nano import ensure_models
+    from scope_lite.experiments.nano_models import ensure_models
 
     ensure_models([config.world for _, config in runs if not config.is_text], workers)
 

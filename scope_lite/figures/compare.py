@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from scope_lite.errors import ScopeError
 from scope_lite.figures.style import footnote
 from scope_lite.figures.training import REAL, UNSEEN, curve_panels
+from scope_lite.store.errors import ScopeError
 
 METRICS = ("reward", UNSEEN, REAL, "entropy")
 COLOURS = ("#0072B2", "#D55E00")

@@ -10,7 +10,7 @@ import textwrap
 import pandas as pd
 from matplotlib.figure import Figure
 
-from scope_lite.contrasts import COMMON, like_for_like
+from scope_lite.experiments.contrasts import COMMON, like_for_like
 from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import SIMULATOR_COLOURS, draw_curves, note
 

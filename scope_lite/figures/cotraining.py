@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
 from scope_lite.figures.style import METHOD_COLOURS, ROW_NAME, WIDTH, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
-from scope_lite.stats import t_interval
+from scope_lite.measure.stats import t_interval
 
 EPSILON = "simulator/epsilon"
 VARIANCE, UNEXPLAINED = "simulator/variance", "simulator/unexplained_variance"

@@ -11,9 +11,9 @@ import pandas as pd
 from joblib import Parallel, delayed
 from matplotlib.figure import Figure
 
-from scope_lite.errors import ScopeError
 from scope_lite.figures import cooperation, cotraining, paper, paper_tables, prompts, schematic, sidecar, training
 from scope_lite.figures.style import save_figure, use_style
+from scope_lite.store.errors import ScopeError
 
 WORTH_IT = 4
 """figures from which on a second process pays for its start"""

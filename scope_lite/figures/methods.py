@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS, REAL, UNSEEN, draw_curves
-from scope_lite.stats import paired_gaps, probability_of_improvement, t_interval
+from scope_lite.measure.stats import paired_gaps, probability_of_improvement, t_interval
 
 MARKERS = ("o", "s", "^", "D")
 """one a world"""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from scope_lite.paths import DATA
+from scope_lite.store.paths import DATA
 
 NUMBERS = DATA / "paper_numbers.csv"
 POOL_SIZE = "best pool size K"

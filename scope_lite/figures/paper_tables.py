@@ -12,9 +12,9 @@ from pathlib import Path
 import pandas as pd
 
 from scope_lite.figures import tables
-from scope_lite.paths import NANO_MODELS
-from scope_lite.plain_yaml import read_yaml
-from scope_lite.stats import run_summaries
+from scope_lite.measure.stats import run_summaries
+from scope_lite.store.paths import NANO_MODELS
+from scope_lite.store.plain_yaml import read_yaml
 
 WORLDS = {"persuasion": "methods", "persuasion_hard": "methods_hard", "retail": "methods_retail"}
 """setting of table 1 -> the experiment behind it"""

@@ -9,10 +9,10 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from scope_lite import prompts
+from scope_lite.envs import prompts
+from scope_lite.envs.cooperbench.agents import AGENT
+from scope_lite.envs.prompts import persuadee, persuader, user_simulator
 from scope_lite.figures.style import WIDTH, footnote
-from scope_lite.prompts import persuadee, persuader, user_simulator
-from scope_lite.tasks.cooperbench.agents import AGENT
 
 LETTERS = 70
 LINE = 0.135
@@ -50,22 +50,24 @@ def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
 
 
 def figure_5(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", persuader.SYSTEM)], "scope_lite/prompts/persuader.py")
+    return chat_card([("system", persuader.SYSTEM)], "scope_lite/envs/prompts/persuader.py")
 
 
 def figure_6(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", persuadee.SYSTEM)], "scope_lite/prompts/persuadee.py")
+    return chat_card([("system", persuadee.SYSTEM)], "scope_lite/envs/prompts/persuadee.py")
 
 
 def figure_7(_: pd.DataFrame) -> Figure:
     chat = prompts.with_verbalized_block([{"role": "user", "content": user_simulator.AGENT_OPENING}])
-    return chat_card([("user", chat[-1]["content"])], "scope_lite/prompts/verbalized.py, after the last line heard")
+    return chat_card(
+        [("user", chat[-1]["content"])], "scope_lite/envs/prompts/verbalized.py, after the last line heard"
+    )
 
 
 def figure_8(_: pd.DataFrame) -> Figure:
     chat = prompts.user_simulator_chat("$scenario", [user_simulator.AGENT_OPENING])
-    return chat_card([(m["role"], m["content"]) for m in chat], "scope_lite/prompts/user_simulator.py")
+    return chat_card([(m["role"], m["content"]) for m in chat], "scope_lite/envs/prompts/user_simulator.py")
 
 
 def figure_9(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", AGENT)], "scope_lite/tasks/cooperbench/agents.py")
+    return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/agents.py")

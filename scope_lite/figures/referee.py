@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scope_lite.contrasts import COMMON
+from scope_lite.experiments.contrasts import COMMON
 from scope_lite.figures.style import METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
 from scope_lite.figures.training import LABELS
-from scope_lite.stats import Interval, t_interval
+from scope_lite.measure.stats import Interval, t_interval
 
 BLUE, RED, GREEN, PINK, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
 ESTIMATES = {

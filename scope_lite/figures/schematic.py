@@ -9,11 +9,11 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.users import BeliefUsers, sharpen
 from scope_lite.figures.style import METHOD_COLOURS, WIDTH, footnote
-from scope_lite.rng import RowKeys
-from scope_lite.sampling import VerbalizedModel
-from scope_lite.worlds import get_world
-from scope_lite.worlds.users import BeliefUsers, sharpen
+from scope_lite.method.sampling import VerbalizedModel
+from scope_lite.models.rng import RowKeys
 
 ANSWER = "simulator/answer/"
 COLLAPSED = 8.0

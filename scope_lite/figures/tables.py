@@ -12,11 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from scope_lite.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
-from scope_lite.escaping import for_markdown
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
-from scope_lite.stats import SUMMARIES, t_interval
+from scope_lite.measure.stats import SUMMARIES, t_interval
+from scope_lite.method.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
+from scope_lite.store.escaping import for_markdown
 
 SPLITS = {SEEN: "training simulators", UNSEEN: "unseen simulators", REAL: "real users"}
 PAPER = {

@@ -16,9 +16,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.config import TEXT_WORLDS
 from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, panel_grid, shared_legend
-from scope_lite.stats import t_interval
+from scope_lite.measure.stats import t_interval
+from scope_lite.method.config import TEXT_WORLDS
 
 UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
 SIMULATOR_COLOURS = {"sim-a": "#D55E00", "sim-b": "#0072B2", "sim-c": "#009E73"}

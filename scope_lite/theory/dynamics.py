@@ -16,7 +16,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from scope_lite.errors import ScopeError
+from scope_lite.store.errors import ScopeError
 
 Array = np.ndarray
 

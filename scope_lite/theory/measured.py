@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
-from scope_lite.errors import ScopeError
+from scope_lite.store.errors import ScopeError
 
 COLUMNS = ("variant", "seed", "step", "odds_exploit", "learning_rate")
 
@@ -54,24 +53,6 @@ def odds_from_dialogues(acts: Sequence[Sequence[str]], exploit: str, least: int)
         raise ScopeError("odds need at least one dialogue")
     inside = sum(list(one).count(exploit) >= least for one in acts)
     return (inside + 0.5) / (len(acts) - inside + 0.5)
-
-
-def odds_from_logprobs(log_probs: Float[np.ndarray, "dialogues"]) -> float:
-    """Odds of one act sequence, from the policy's log probability of its acts in the dialogues that followed it.
-
-    Counts cannot exceed 2n + 1; these odds can. With w the product of act probabilities in a dialogue, dialogues that
-    follow the sequence come with weight w, so the mean of 1/w over them is 1/P, and the odds are 1 / mean(1/w − 1).
-
-    Args:
-        log_probs: ``Σ_t log π(a_t|s_t)`` in nats, one for each dialogue of the batch whose acts are the sequence.
-
-    Returns:
-        The odds; NaN if no dialogue followed the sequence.
-    """
-    if not len(log_probs):
-        return float("nan")
-    excess = float(np.mean(np.expm1(-np.asarray(log_probs, dtype=np.float64))))
-    return 1.0 / max(excess, 1e-12)
 
 
 def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -> pd.DataFrame:

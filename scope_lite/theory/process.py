@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scope_lite.errors import ScopeError
+from scope_lite.store.errors import ScopeError
 
 History = tuple[tuple[int, int], ...]
 """The (act, reply) pairs so far, as plain integers."""

@@ -1,0 +1,125 @@
+"""Run one notebook through papermill, tell each cell as it starts, and say in one line what went wrong.
+
+Both of papermill's timeouts are set: by default it would wait for ever for a cell. A kernel that is killed is noticed
+by nbclient's own poll within seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import papermill
+from jupyter_client.kernelspec import NoSuchKernel
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from papermill.clientwrap import PapermillNotebookClient
+from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
+from papermill.exceptions import PapermillExecutionError
+from papermill.log import logger
+
+from scope_lite.cli.series.parameters import Plan
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.files import plain_disk_errors
+
+START_TIMEOUT = 120
+ENGINE = "scope-lite"
+
+
+class NotebookFailed(ScopeError):
+    """A notebook stopped: which, in which cell, and why, in one line. Its executed copy is left to look at."""
+
+    exit_code = 1
+
+
+class WatchedEngine(NBClientEngine):
+    """Papermill's own engine, which tells each cell as it starts and keeps the kernel's own chatter in a file."""
+
+    @classmethod
+    def execute_managed_notebook(
+        cls,
+        nb_man: NotebookExecutionManager,
+        kernel_name: str,
+        on_cell: Callable[[int, int, str], None],
+        kernel_log: Path,
+        start_timeout: int,
+        execution_timeout: int,
+        **unused: Any,
+    ) -> Any:
+        cell_start = nb_man.cell_start
+
+        def told(cell: Any, cell_index: int = 0, **more: Any) -> None:
+            on_cell(cell_index + 1, len(nb_man.nb.cells), cell.source)
+            cell_start(cell, cell_index, **more)
+
+        nb_man.cell_start = told
+        client = PapermillNotebookClient(
+            nb_man, timeout=execution_timeout, startup_timeout=start_timeout, kernel_name=kernel_name, log=logger
+        )
+        with kernel_log.open("wb") as stderr, tempfile.TemporaryDirectory(prefix="scope-lite-kernel-") as nobody:
+            return client.execute(stderr=stderr, env=kernel_environment(nobody))
+
+
+def kernel_environment(home: str) -> dict[str, str]:
+    """This process's environment for a kernel, but none of what the user lets IPython run or set at its start.
+
+    Args:
+        home: an empty folder, in place of the user's profiles.
+    """
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+    return {**kept, "IPYTHONDIR": home, "JUPYTER_CONFIG_DIR": home}
+
+
+papermill_engines.register(ENGINE, WatchedEngine)
+
+
+def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> None:
+    """Run the notebook in its own folder and leave the executed copy at ``executed``, also when it fails.
+
+    What a failed kernel itself wrote to its standard error is left in ``<stem>.kernel.log`` beside the copy.
+
+    Raises:
+        NotebookFailed: with the notebook, the cell and the last line of its error.
+        ScopeError: if there is no kernel to run it in, or the disk is full.
+    """
+    kernel_log = executed.with_suffix(".kernel.log")
+    last = {"number": 0, "source": ""}
+
+    def note(number: int, total: int, source: str) -> None:
+        last.update(number=number, source=source)
+        on_cell(number, total)
+
+    def failed(why: str, run: int | None = None) -> NotebookFailed:
+        where = f"cell {last['number']}" + (f", In [{run}]" if run else "")
+        line = str(last["source"]).strip().split("\n")[0][:60]
+        return NotebookFailed(f"{plan.stem} failed in {where} (`{line}`): {why}; executed copy: {executed}")
+
+    try:
+        with plain_disk_errors(executed):
+            papermill.execute_notebook(
+                plan.notebook,
+                executed,
+                parameters=plan.parameters,
+                engine_name=ENGINE,
+                cwd=plan.notebook.parent,
+                progress_bar=False,
+                start_timeout=START_TIMEOUT,
+                execution_timeout=plan.execution_timeout,
+                on_cell=note,
+                kernel_log=kernel_log,
+            )
+        kernel_log.unlink()
+    except PapermillExecutionError as exc:
+        text = str(exc.evalue).strip().split("\n")[0]
+        raise failed(f"{exc.ename}: {text}", exc.exec_count) from exc
+    except DeadKernelError as exc:
+        raise failed(f"the kernel was killed (out of memory?), its last words: {kernel_log}") from exc
+    except CellTimeoutError as exc:
+        raise failed(f"the cell took longer than {plan.execution_timeout} s (execution_timeout)") from exc
+    except NoSuchKernel as exc:
+        raise ScopeError(f"{plan.stem} wants the Jupyter kernel {exc.name!r}, which is not installed here") from exc
+    except (RuntimeError, TimeoutError) as exc:
+        # jupyter_client tells a kernel that never came up in these
+        raise failed(str(exc).strip().split("\n")[0] or type(exc).__name__) from exc

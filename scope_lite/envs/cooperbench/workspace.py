@@ -1,0 +1,97 @@
+"""A checkout of a task's base commit in a scratch folder, and git and other commands in it, contained.
+
+Git runs contained as well: a repository in which foreign code has run can make git run anything, by its hooks and its
+settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scope_lite.envs.cooperbench.dataset import PairTask
+from scope_lite.envs.cooperbench.sandbox import Done, Limits, Way, run
+from scope_lite.store.errors import ScopeError
+
+BRANCH = "work"
+"""the branch of a fresh checkout"""
+GIT_LIMITS = Limits(seconds=120, cpu_seconds=120, memory_mb=4096, output_bytes=8 << 20)
+
+
+class Workspace:
+    """One working tree, ``scratch/tree``."""
+
+    def __init__(
+        self,
+        scratch: Path,
+        limits: Limits | None = None,
+        readable: Sequence[Path] = (),
+        environment: Mapping[str, str] | None = None,
+        way: Way | None = None,
+    ):
+        """A workspace in a folder of ``sandbox.scratch_folder``; the arguments are those of ``sandbox.run``."""
+        self.scratch, self.tree = scratch, scratch / "tree"
+        self.limits, self.readable, self.environment, self.way = limits or Limits(), readable, environment or {}, way
+        self.base = ""
+        """the base commit: an id, since an agent's commits move branches"""
+
+    def checkout(self, task: PairTask) -> None:
+        """Fill the tree with the task's base commit: cloned, or copied from a plain tree and committed.
+
+        Raises:
+            ScopeError: the repository has no such commit, or cannot be read.
+        """
+        source = task.source
+        if (source / ".git").exists() or (source / "HEAD").is_file():
+            clone = ["git", "clone", "-q", "--no-hardlinks", "--no-checkout", str(source), str(self.tree)]
+            needed(run(clone, self.scratch, None, GIT_LIMITS, (source,), way=self.way), f"clone {source}")
+            self.base = task.commit
+            done = self.git("checkout", "-q", "-B", BRANCH, self.base)
+            needed(done, f"find commit {self.base} in {source} (try `git fetch` there)")
+        else:
+            copy = ["cp", "-R", str(source), str(self.tree)]
+            needed(run(copy, self.scratch, None, GIT_LIMITS, (source,), way=self.way), f"copy {source}")
+            for arguments in (("init", "-q", "-b", BRANCH), ("add", "-A", "-f"), ("commit", "-q", "-m", "base")):
+                needed(self.git(*arguments), f"commit {source}")
+            self.base = needed(self.git("rev-parse", "HEAD"), f"commit {source}").stdout.strip()
+
+    def git(self, *arguments: str, stdin: str = "") -> Done:
+        return run(["git", *arguments], self.scratch, self.tree, GIT_LIMITS, stdin=stdin, way=self.way)
+
+    def run(self, command: Sequence[str], stdin: str = "") -> Done:
+        """A command in the tree, within the workspace's limits, both streams together."""
+        return run(
+            command,
+            self.scratch,
+            self.tree,
+            self.limits,
+            self.readable,
+            self.environment,
+            stdin,
+            together=True,
+            way=self.way,
+        )
+
+    def patch(self) -> str:
+        """All changes against the base commit, new files included; empty if git cannot tell."""
+        self.git("add", "-A")
+        done = self.git("diff", "--cached", "--binary", self.base)
+        return done.stdout if done.ok and not done.cut else ""
+
+
+def needed(done: Done, what: str) -> Done:
+    """The result of a step that fails only if something is wrong here, not with an agent's work.
+
+    Raises:
+        ScopeError: it failed.
+    """
+    if not done.ok:
+        raise ScopeError(f"cannot {what}: {first_line(done)}")
+    return done
+
+
+def first_line(done: Done) -> str:
+    """What a failed command said first, or how it ended."""
+    if done.ended != "exit":
+        return f"ended for using too much {done.ended}"
+    return ((done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.code}"])[0]

@@ -1,0 +1,357 @@
+"""Read from a persuadee's own words how much of the payment goes to the charity: dollars in [0, 2], or nothing said.
+
+Samples: "a dollar and a quarter" is 1.25; "$2 is a little high, go with a dollar?" is 1; "I'd rather keep my two
+dollars" is 0; "does the $2 from me really matter?" states nothing, so None. What counts as a statement:
+
+- an own offer for now, also as a question ("how about 50 cents?") or hedged ("maybe a dollar", "up to $1": the amount
+  that was named, as the data's annotators took it); of alternatives and ranges the lower, of statements the last;
+- a refusal is 0, also of an amount ("I won't donate 2 dollars"), unless less than that was offered before: that stays;
+  what is kept is not given;
+- a yes without an amount, past gifts, others' money, prices, other currencies, and amounts called too high are None;
+- shares are of the payment, or of the amount just named ("half of that"); ".50 cents" is half a dollar, as its writers
+  mean it; more than the payment is the payment.
+
+Rules, not a model, so that every reading can be explained: a grammar over tokens finds the amounts of a clause, and
+rules on the clause say whether its speaker gives them. ``data/README.md`` says how often they are right.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import DATA
+
+PAYMENT = 2.0
+"""Dollars that a participant is paid for the dialogue: the most that can be given."""
+UTTERANCES = DATA / "p4g" / "donation_utterances.csv"
+SENTENCES = DATA / "p4g" / "donation_sentences.csv"
+
+# -- amounts ----------------------------------------------------------------------------------------------------------
+
+_ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen".split()
+_ONES += "seventeen eighteen nineteen".split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+_WORDS = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, start=2)}
+_WORDS |= {"a": 1, "an": 1, "another": 1, "couple": 2, "both": 2, "hundred": 100, "thousand": 1000}
+_FRACTIONS = {"hal": 1 / 2, "thi": 1 / 3, "qua": 1 / 4, "fou": 1 / 4, "fif": 1 / 5, "ten": 1 / 10}
+_COINS = {"c": 0.01, "p": 0.01, "n": 0.05, "d": 0.10}
+_PAY = r"(?:payment|pay|earnings?|bonus|reward|money|compensation|hit)"
+
+# Every token has a kind, a letter, so that a grammar is a regex over letters. Fillers are dropped, "w" is all else.
+_KINDS = {
+    "F": r"(?<![\d/.])[1-9]/(?:[2-9]|10)(?![\d/a-z])|\b(?:half|halves)\b"
+    r"|(?:(?<=\ba )|(?<=one )|(?<=two )|(?<=three )|(?<=\d ))(?:third|quarter|fourth|fifth|tenth)s?\b",
+    "N": rf"(?<![\d.])(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?!\d|/\d|(?:st|nd|rd|th|k)\b)"
+    rf"|\b(?:(?:{'|'.join(_TENS)})[ -](?:{'|'.join(_ONES[1:10])})|(?:(?:{'|'.join(_ONES)}) )?(?:hundred|thousand)"
+    rf"|{'|'.join(w for w in _WORDS if w[0] != 'a')})\b",
+    "A": r"\b(?:an?|another)\b", "S": r"\$", "P": r"%|\bper ?cent\b", "D": r"(?:dollars?|bucks?|usd|dl)\b",
+    "C": r"(?:c|c?ents?|penn(?:y|ies)|nickels?|dimes?)\b", "T": r"\b(?:and|plus|n)\b|&",
+    "O": r"\bof\b|(?<=half )(?:the|my|this)\b", "R": r"\b(?:to|or)\b|-", "E": r"[€£¥₹]",
+    "X": r"\b(?:hours?|min\w*|days?|weeks?|months?|years?|times?|kids?|child\w*|people|states|world|countries|turns?|"
+    r"chats?|hits|miles?|siblings|million\w*|billion\w*|euros?|pounds?|rupees?|yen|pesos?|francs?|sure|certain)\b",
+    "L": r"\b(?:all|everything)\b", "W": r"\b(?:entire|full|whole)\b",
+    "V": r"\b(?:donat\w+|giv(?:e|ing)(?: up)?|contribut\w+)\b",
+    "M": rf"\b(?:my|this|the) (?:(?!entire|full|whole)\w+ )?{_PAY}\b", "Y": rf"\b{_PAY}\b",
+    "I": r"\b(?:it|what i|i (?:earn|make|get))\b", "H": r"\bthat\b", "G": r"\b(?:amount|thing)\b",
+    "filler": r"\b(?:my|the|this|more|american|us|single|measly)\b", "w": r"[^\W\d_]+|\S",
+}  # fmt: skip
+_TOKEN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
+
+_SHARE = r"(?:[NA]P|[NA]?F)"
+# "$1 and 25 cents", "one and a half dollars", "a dollar and a quarter", "a dollar fifty", "ten of my cents"
+_MONEY = r"(?:(?:SNF?|(?:NTA?N?F|[NA]?F|[NA])[WO]?D)(?:T?NO?C|TAC|TA?N?F|N(?![NDCPXF]))?|[NA]O?C)"
+_AMOUNT = re.compile(
+    rf"(?P<none>E?N(?:RN)?[EX]|EN|[NA]?FO?A?[XE]|NPO?X|FAw)|(?P<of>{_SHARE}(?:O|(?=A))(?P<whole>{_MONEY}))"
+    rf"|(?P<range>NRN[DC])|(?P<money>{_MONEY})|(?P<it>{_SHARE}O?[IH])|(?P<share>{_SHARE}(?P<pay>O?[YM])?)"
+    r"|(?P<all>LO?[YMI]|W[YMG]|VIL|IL(?!w)|VM)|(?P<bare>NN(?![DCPXFR])|N)"
+)
+
+
+class _Amount(NamedTuple):
+    """One amount in a clause: "money" (it has a unit), "share" (of the payment) or "bare" (a number alone)."""
+
+    start: int
+    dollars: float
+    kind: str
+
+
+def _worth(tokens: Sequence[re.Match[str]]) -> float:
+    """What the tokens of one amount come to: dollars, or a number where they have no unit."""
+    total, count, decimal = 0.0, None, False
+    for kind, text in ((token.lastgroup, token[0]) for token in tokens):
+        if kind in ("N", "A"):
+            total, decimal = total + (count or 0.0), text[0] in ".0"
+            words = re.split("[ -]", text)
+            joined = math.prod if words[-1] in ("hundred", "thousand") else sum
+            count = float(joined(_WORDS[w] for w in words) if words[0] in _WORDS else text.replace(",", ""))
+        elif kind == "F" and "/" in text:
+            total, count = total + (count or 0.0) + float(Fraction(text)), None
+        elif kind == "F":
+            total, count = total + (1.0 if count is None else count) * _FRACTIONS[text[:3]], None
+        elif kind in ("T", "D", "P", "C"):
+            unit = 0.01 if kind == "P" else _COINS.get(text[0], 0.01) if kind == "C" and not decimal else 1.0
+            total, count = total + unit * (count or 0.0), None
+    if count is not None:  # "a dollar fifty": what follows dollars without a unit is cents
+        total += count if not total else count / 100 if count < 100 else 0.0
+    return min(total, 1e9)
+
+
+def _amounts(clause: str, payment: float, named: float) -> list[_Amount]:
+    """The amounts of a clause from left to right; hours, children and the like are no amounts.
+
+    ``named``: dollars that were mentioned last before, of which "half of that" is a share.
+    """
+    tokens = [token for token in _TOKEN.finditer(clause) if token.lastgroup != "filler"]
+    found = []
+    for match in _AMOUNT.finditer("".join(str(token.lastgroup) for token in tokens)):
+        part, rule = tokens[match.start() : match.end()], str(match.lastgroup)
+        if rule == "none":
+            continue
+        first, last = part[0][0], part[-1][0]
+        if rule == "of":
+            whole = tokens[slice(*match.span("whole"))]
+            kind, dollars = "money", _worth(part[: -len(whole)]) * _worth(whole)
+        elif rule in ("money", "range", "bare") or (last.startswith("quarter") and not match["pay"]):  # a coin
+            number_alone = rule == "bare" and "." not in first and (len(part) == 1 or first.isdigit())
+            kind, dollars = "bare" if number_alone else "money", _worth(part[::3] if rule == "range" else part)
+        else:
+            kind, dollars = "share", (named if rule == "it" else payment) * (1.0 if rule == "all" else _worth(part))
+        if kind == "money":
+            named = dollars
+        found.append(_Amount(part[0].start(), dollars, kind))
+    return found
+
+
+# -- clauses ----------------------------------------------------------------------------------------------------------
+
+_I = (
+    r"(?:i'll|ill|i will|i would|i'd|i can|i could|i'm|im|i am|i may|i might|i think|i guess|let's|lets|"
+    r"we (?:can|could|will|should))"
+)
+_SPLIT = re.compile(
+    r"(?<=[?!;])\s*|(?<=[.,])\s+|\s+-+\s+|\s+(?=(?:but|however|because|since|instead|although|though)\b)"
+    r"|(?<!\bfair)(?<!\bok)(?<!okay)(?<!right)(?<!\bgood)(?<!\bfine)(?<!enough)(?<!\babout)(?<!\bwhat)\s+"
+    r"(?=if\b(?! i (?:had|were|was|could)))"
+    rf"|(?<!\bthink)(?<!\bthat)(?<!\bknow)(?<!\bif)(?<!\bamount)(?<!\bway)(?<!\bwhat)\s+(?={_I}\b)"
+)
+_GIFT = r"(?:donat\w*|giv(?:e|ing)|contribut\w+)"
+_GIVE = (
+    rf"(?:{_GIFT}|pledge|spare|part with|(?:chip|pitch) in|offer|go with|mak(?:e|ing) (?:it|that)|put|match|"
+    r"commit|send|split|accept|agree\w*|afford|do|pay|compromise|say|add)"
+)
+_NO = r"(?:\w+n't|not|cannot|cant|dont|wont|never|no|unable|refuse|decline)"
+# What a clause may say. A rule's name is what is true where its pattern is found.
+_RULES = {
+    "offer": rf"\b(?:{_I}|willing|happy to|glad to|lik(?:e|ing) to|love to|want to|going to|gonna|how about|what about|"
+    r"how's|hows|it(?:'ll| will)|have to be|my (?=\$?[\d.])|plan|choose|decid\w+|would|can i|could i|can have|maybe|"
+    rf"what if i)\b|^(?:so )?(?:just )?{_GIVE}\b",
+    "giving": rf"\b{_GIVE}\b",
+    "gift": rf"\b{_GIFT}\b",
+    "mine": r"\b(?:i|i'\w+|ill|im|id|me|my|we|our|us|let's|lets|how about|what about|hows|how's)\b",
+    "others": r"\b(?:they|them|people|person|every(?:one|body)|you|your|their|majority|most|charit\w+|she|he|"
+    r"organi[sz]ations?|ceos?|government)\b",
+    "past": r"\b(?:(?:have|had|'ve|just|already|last \w+|always|usually) (?:\w+ )?(?:donated|given|sent|gave|made)|"
+    r"(?<!if )i (?:once )?(?:gave|donated)|person .*donated|i did|i sent|used to|ago|last (?:week|month|year|time)|"
+    r"in the past|usually|normally|before that|asked me|i once|when i was)\b",
+    "asking": r"\b(?:how (?:much|many|far|does|do|would|will|is)|what(?:'s)? (?:percent\w*|will|would|does|do|can|is|"
+    r"part|are)|where|what(?:'s)? portion|do you know|really matter|you (?:want|said|expect)|"
+    r"you(?:'re| are) asking)\b|^(?:and |so |but |well )?"
+    r"(?:do you|did|does|are you|have you|would you|will you|is (?:it|that)|you mean|why (?!not\b))\b",
+    "fine": r"\b(?:ok|okay|alright|enough|fine|fair|good|help|work for you|acceptable)\b",
+    "supposed": r"^(?:and )?(?:if|(?:let's )?say (?:i|we)\b|suppose)\b|\bif i (?:had|were|weren't|was|could)\b",
+    "elsewhere": r"\b(?:spen[dt]|costs?|earn(?:ed|ing)?|mak(?:e|es|ing) (?!it|that)|paying me|pays|worth|bills?|bank|"
+    r"account|surviv\w+|keep\w*|what you|tithing|agree with)\b",
+    "funds": r"\b(?:administrat\w+|overhead|of (?:the |every |each )?(?:funds|donations?|proceeds)|income|paycheck|"
+    r"goes|go to|going (?:directly )?to(?: the| those| help|ward)|towards their)\b",
+    "too high": r"\b(?:too (?:much|high)|(?:little|bit) (?:high|much|steep)|a lot|small amount)\b",
+    "negation": rf"\b(?:{_NO}|neither|nor)\b",
+    "coin": r"\b(?:a|one|1|any|single|even a) (?:single )?(?:cent|penny|dollar|dime|nickel)\b",
+    "cap": r"\b(?:more|higher|over|above) (?:than)?\b|\bexceed\b",
+    "of more": r"\b(?:donated|donations|more|anymore|much|that|higher|else|often|always|enough|how|half|all|until|"
+    r"without|before|regularly|less|entire|whole|full|everything)\b",
+    "refused": rf"\b(?:{_GIFT}|spare|afford(?: it| that| to (?:give|donate)| any\w*|$)|part with|money to|from me)\b",
+    "refused amount": rf"^not (?:even|an?|one)\b|\b{_NO} (?:(?:going|willing|able|want|wish|like|planning|ready|to|be|"
+    rf"even|really|just|think|i|i'd|i'll|will|would|can|way|have|afford) )*(?:{_GIFT}|spare|part with)\b",
+    "keep": r"(?:\b(?:rather|like to|going to|want to|prefer to|have to|need to|will|thinking of|i'll|i'm|i am|"
+    r"choose to) (?:just )?keep(?:ing)?|^keeping) (?:all|it|this|that|the(?! (?:other|rest|remain))|my|what|everything|"
+    r"full|\$\d+)(?! in mind| donation)\b",
+    "nothing": r"\b(?:donat\w+|giv\w+|contribut\w+|be|amount is|choose|say|do) (?:\w+ )?(?:nothing|none|"
+    r"zero(?! dollars?))\b|^(?:nothing|zero)(?: from me)?$|\bi(?:'ll| will)? pass\b|\bnot interested\b",
+}
+_SAYS = {name: re.compile(pattern) for name, pattern in _RULES.items()}
+_HARMLESS = re.compile(
+    r"^nope |^no (?!donation|money|way)|\b(?:(?:do not|don't|would not|wouldn't|won't|not) (?:mind|hesitate|regret)|"
+    r"no (?:problem|question|doubt|idea)|why not|not (?:much|sure|only|bad|a lot)|(?:don't|do not|not) know|"
+    r"not (?:necessary|because|that i don't)|no need)\b"
+)
+# A number alone, "#", is money after a verb of giving or at the beginning, and only if nothing is counted by it.
+_BARE = re.compile(
+    rf"(?:.*\b{_GIVE}(?: (?:about|maybe|around|just|at least|only|up to|like|it|to|the|you|at|for|is))*"
+    r"|(?:(?:yes|ok|okay|sure|nope|no|maybe|like|around|about|just|how about|hows|then|and|so) ?)*)\s*"
+    r"#(?: (?:is|would be|be|sounds|then|it is|please|for|to|today|if|now|from|and)\b.*| ?\?)?"
+)
+# What is written in several ways, in order: pattern, and the one way.
+_REWRITTEN = (
+    ("[’`]", "'"), ("[–−]", "-"), ("—", " - "), ("⁄", "/"), ("¢", " cents"),
+    (r"(?<![\d.$])(\d[\d,]*(?:\.\d+)?|\.\d+) ?\$(?!\d)", r"$\1"),
+    (r"\$\s*\.\s*(?=\d)", "$."), (r"\$\s*(?=\.?\d)", "$"), (r"\$(?=\d+ ?c?ents?\b)", ""),
+    (r"(?<=\d),(?=\d\d?(?!\d))", "."),
+    (r"\b(?:50[/-]50|fifty[ -]fifty)\b", "half"), (r"\busd ?(?=\d)", "$"),
+    (r"\b(one|two|dollar|buck)-(?=[a-z])", r"\1 "),
+    (r"\b(dollars?|bucks?), (?=[a-z\d -]+ cents\b)", r"\1 "),
+    (r"save[- ]the[- ]child\w*", "the charity"),
+    (r"\bmy (?:wife|husband|partner|friends?|brother|sister|son|daughter|parents|family|church|boss)\b", "they"),
+    (r"\b(?:to|for) (?:the|this|your|a|that) (?:charity|organi[sz]ation|cause|children|kids)\b", ""),
+)  # fmt: skip
+
+
+def _says(clause: str, *rules: str) -> bool:
+    return any(_SAYS[rule].search(clause) for rule in rules)
+
+
+def _clauses(text: str) -> Iterator[str]:
+    """The text in lower case, cut where a statement may start; money is written one way."""
+    plain = unicodedata.normalize("NFKC", re.sub("([¼-¾⅐-⅞])", r" \1", text)).lower()
+    for pattern, way in _REWRITTEN:
+        plain = re.sub(pattern, way, plain)
+    yield from (part for piece in _SPLIT.split(plain) if (part := piece.strip(' .,;-!()"')))
+
+
+def _own_amount(clause: str, amounts: list[_Amount]) -> _Amount:
+    """The amount given, of several in one clause: money before shares before bare numbers; the lower of two."""
+    kind = next(kind for kind in ("money", "share", "bare") if any(a.kind == kind for a in amounts))
+    same = [amount for amount in amounts if amount.kind == kind]
+    between = clause[same[0].start : same[-1].start]
+    if re.search(r"\b(?:lower|raise|change|increase|reduce)\b.*\bto\b", clause):
+        return same[-1]
+    if re.search(r"\b(?:or|between|maximum|to)\b|-", between):
+        return min(same, key=lambda amount: amount.dollars)
+    verbs = [match.end() for match in _SAYS["giving"].finditer(clause)]
+    after = [a for verb in reversed(verbs) for a in same if a.start >= verb]
+    return (after or same)[0]
+
+
+def _is_offer(clause: str, amount: _Amount) -> bool:
+    """Whether the clause says, or asks, that the speaker gives this amount now."""
+    asking = _says(clause, "asking") and not (clause.endswith("?") and _says(clause, "fine"))
+    elsewhere = _says(clause, "elsewhere") and not _says(clause, "gift")
+    if asking or elsewhere or _says(clause, "supposed", "too high", "funds", "past"):
+        return False
+    marked = clause[: amount.start] + re.sub(r"^\d+", "#", clause[amount.start :])
+    if amount.kind == "bare" and not _BARE.fullmatch(marked):
+        return False
+    short, mine = len(re.findall(r"[a-z']+", clause)) <= 7, _says(clause, "mine")
+    return (
+        _says(clause, "offer")
+        or (mine and _says(clause, "giving"))
+        or (short and (mine or not _says(clause, "others")))
+    )
+
+
+def _refuses(clause: str, amounts: list[_Amount], before: float | None) -> bool:
+    """Whether a clause with a negation refuses to give at all, rather than to give more, often, or than was offered."""
+    money = [amount.dollars for amount in amounts if amount.kind == "money"]
+    if before is not None and any(before < dollars for dollars in money):
+        return False
+    if _says(clause, "refused") and _says(clause, "coin"):
+        return True
+    open_ended = _says(clause, "of more", "past", "asking", "supposed")
+    return not open_ended and (_says(clause, "refused amount") if money else not amounts and _says(clause, "refused"))
+
+
+def _statement(clause: str, amounts: list[_Amount], payment: float, before: float | None) -> float | None:
+    """What one clause states, in dollars that may exceed the payment; None if nothing."""
+    if any(amount.dollars == 0 and amount.kind != "bare" for amount in amounts) or _says(clause, "nothing"):
+        return 0.0
+    kept = _SAYS["keep"].search(clause)
+    gift = _SAYS["gift"].search(clause, kept.end()) if kept else None
+    if kept and not (gift and any(amount.start > gift.start() for amount in amounts)):
+        return max(0.0, payment - min([a.dollars for a in amounts if a.kind != "bare"], default=payment))
+    if _says(_HARMLESS.sub("", clause), "negation") and not (amounts and _says(clause, "cap")):
+        return 0.0 if _refuses(clause, amounts, before) else None
+    if not amounts:
+        return None
+    amount = _own_amount(clause, amounts)
+    return amount.dollars if _is_offer(clause, amount) else None
+
+
+def read_donation(
+    text: str, payment: float = PAYMENT, before: float | None = None, asked: bool = False
+) -> float | None:
+    """The donation that one utterance states for its speaker, in dollars from 0 to ``payment``; None if it states none.
+
+    The last statement counts, so a pledge can be taken back or replaced in the same breath.
+
+    Args:
+        before: what the speaker has stated so far, in dollars; a refusal of a larger amount leaves it as it is.
+        asked: the text answers the question what was given, so "I donated $1" is no gift of another day.
+    """
+    if asked:
+        text = re.sub(r"(?i)\b(i)(?: have|'ve)?(?: just)? (?:donated|gave|given)\b", r"\1 donate", text)
+    clauses, named, stated = list(_clauses(text)), payment, None
+    for clause in clauses:
+        # A number alone is an answer if it is the whole answer; beside other clauses it is an age or an item of a list.
+        if len(clauses) > 1 and clause.isdigit():
+            continue
+        amounts = _amounts(clause, payment, named)
+        named = next((amount.dollars for amount in reversed(amounts) if amount.kind == "money"), named)
+        value = _statement(clause, amounts, payment, before)
+        if value is not None:
+            stated = before = min(value, payment)
+    return stated
+
+
+def read_pledge(texts: Iterable[str], payment: float = PAYMENT, asked: bool = False) -> float | None:
+    """The last donation stated in a speaker's utterances, oldest first; dollars from 0 to ``payment``, None if none.
+
+    ``asked``: the last of them answers the question what was given.
+    """
+    texts, stated = list(texts), None
+    for number, text in enumerate(texts, start=1):
+        value = read_donation(text, payment, stated, asked and number == len(texts))
+        stated = stated if value is None else value
+    return stated
+
+
+# -- how often it is right --------------------------------------------------------------------------------------------
+
+
+def read_table(path: Path = UTTERANCES) -> pd.DataFrame:
+    """Hand-labelled utterances and how they are read: people's (``UTTERANCES``) or ours (``SENTENCES``), one a row.
+
+    Columns: utterance, label and read (dollars, NaN if none), right (to half a cent), split, and what else the file has
+    (id, kind; of people's dialogue, why_hard). ``read_table().query("not right")`` is what is read wrong.
+
+    Raises:
+        ScopeError: the file is absent or has other columns.
+    """
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values={"label": [""]}, dtype={"utterance": str})
+        read = pd.Series([read_donation(text) for text in table["utterance"]], index=table.index, dtype=float)
+        right = (read - table["label"]).abs().lt(0.005) | (read.isna() & table["label"].isna())
+        return table.assign(read=read, right=right)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise ScopeError(f"could not read the labelled utterances {path}: {error}") from error
+
+
+def measured(table: pd.DataFrame, by: Sequence[str] = ("split",)) -> pd.DataFrame:
+    """Per split (and kind): how many utterances, how many state an amount, are read as one, and are so rightly (hits).
+
+    ``precision`` is hits of what was read, ``recall`` hits of what was stated (NaN of none), ``accuracy`` the share of
+    the utterances that are read right, "none" among them.
+    """
+    amounts = table.assign(utterances=1, stated=table["label"].notna(), amount=table["read"].notna())
+    groups = amounts.assign(hits=amounts["right"] & amounts["amount"]).groupby(list(by), sort=False)
+    sums = groups[["utterances", "stated", "amount", "hits"]].sum().rename(columns={"amount": "read"})
+    return sums.assign(
+        precision=sums["hits"] / sums["read"], recall=sums["hits"] / sums["stated"], accuracy=groups["right"].mean()
+    )

@@ -1,0 +1,8 @@
+"""LoRA adapters on SmolLM2 that speak like people, or like a user who was aligned: a few megabytes each."""
+
+from scope_lite.experiments.text_models.align import AlignConfig, align
+from scope_lite.experiments.text_models.data import ROLES, Example, encode, split_of
+from scope_lite.experiments.text_models.finetune import finetune
+from scope_lite.experiments.text_models.training import FinetuneConfig, Progress
+
+__all__ = ["ROLES", "AlignConfig", "Example", "FinetuneConfig", "Progress", "align", "encode", "finetune", "split_of"]

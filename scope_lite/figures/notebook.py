@@ -1,0 +1,85 @@
+"""What several notebooks share: dialogues to read, tables of results, and the provenance footer."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from IPython.display import Image, Markdown, display
+from matplotlib.figure import Figure
+
+import scope_lite
+from scope_lite.envs.nano import World
+from scope_lite.experiments.contrasts import members_of as members_of  # the notebooks take both from here
+from scope_lite.figures.style import save_figure
+from scope_lite.measure.stats import Interval, paired_interval, t_interval
+from scope_lite.measure.stats import run_summaries as run_summaries
+from scope_lite.store import load_rollouts
+from scope_lite.store.paths import FIGURES
+from scope_lite.store.provenance import git_state, package_version
+
+
+def show_figure(figure: Figure, name: str) -> None:
+    """Write a figure to ``figures/`` and show the very picture that was written, so that it is drawn only once."""
+    png = save_figure(figure, name, FIGURES)[0]
+    plt.close(figure)
+    display(Image(png, width=round(figure.get_figwidth() * figure.dpi)))
+
+
+def result_table(summaries: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Variant by column and summary: the mean over seeds with its 95 % t-interval, as text."""
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for (variant, summary), rows in summaries.groupby(["variant", "summary"], sort=False):
+        for column in columns:
+            values = rows[column].dropna()
+            text = str(t_interval(values.to_numpy())) if len(values) else "–"
+            cells.setdefault((str(variant), str(summary)), {})[column] = text
+    table = pd.DataFrame(cells).T
+    table.index.names = ["variant", "summary"]
+    return table
+
+
+def difference(summaries: pd.DataFrame, a: str, b: str, column: str, summary: str = "end") -> Interval:
+    """Variant a minus variant b on one column, paired by seed."""
+    rows = summaries[summaries["summary"] == summary].set_index("seed")
+    return paired_interval(rows.loc[rows["variant"] == a, column], rows.loc[rows["variant"] == b, column])
+
+
+def fall_from_peak(summaries: pd.DataFrame, variant: str, column: str) -> Interval:
+    """The end of training minus the run's own best checkpoint, paired by seed (negative: it fell)."""
+    rows = summaries[summaries["variant"] == variant].set_index("seed")
+    end, best = (rows.loc[rows["summary"] == s, column] for s in ("end", "best"))
+    return paired_interval(end, best)
+
+
+def read_dialogue(world: World, rollout: dict[str, Any]) -> str:
+    """A dialogue as Markdown: both speakers' sentences, and what it earned."""
+    lines = [f"**with {rollout['simulator']}** (reward {rollout['reward']:.2f})", ""]
+    for act, reply in zip(rollout["acts"], rollout["replies"], strict=True):
+        lines += [f"> **agent** ({act}): {world.say(act)}  ", f"> **user** ({reply}): {world.say(reply)}  "]
+    return "\n".join([*lines, f"> **user**: *{world.say(rollout['outcome'])}*"])
+
+
+def kept_dialogue(folder: Path, simulator: str, step: int | None = None, index: int = 0) -> dict[str, Any]:
+    """One of the dialogues that a run kept with a panel member, from its last evaluation unless ``step`` is given."""
+    kept = load_rollouts([folder])
+    rows = kept[(kept["simulator"] == simulator) & (kept["step"] == (kept["step"].max() if step is None else step))]
+    return rows.iloc[index].to_dict()
+
+
+def footer(table: pd.DataFrame | None = None) -> Markdown:
+    """Where the numbers above come from: versions, commit, runs."""
+    state = git_state(Path(scope_lite.__file__).parent)
+    commit = (
+        f"commit `{state['commit'][:10]}`{' (with local changes)' if state['dirty'] else ''}" if state else "no git"
+    )
+    packages = ", ".join(f"{p} {package_version(p)}" for p in ("torch", "transformers", "peft", "numpy"))
+    line = f"*scope_lite {scope_lite.__version__}, {commit}; Python {platform.python_version()}; {packages}"
+    if table is not None:
+        names = sorted(table["run"].unique())
+        line += f"; {len(names)} runs, {names[0]} to {names[-1]}"
+    return Markdown(line + "*")

@@ -1,0 +1,291 @@
+"""Draw the reply table of a large setting: histories x replies x ways to ask, in pieces that survive a stop.
+
+Every batch goes to the reply cache the moment it is done, so the same call after a kill decodes only what is missing.
+Histories of Persuasion for Good end at a turn of an annotated dialogue and are named "dialogue/turn", as in
+``data/p4g/act_pairs.csv``; the table holds no word of theirs.
+
+What the large setting costs: 40 histories and 4 scenarios with 64 replies took 2 hours 17 minutes on one core beside
+other work (SmolLM2 in fp32; some batches were in the cache already). A verbalized list is longest, so the lists are
+more than half of it; personas have each history read in all eight of them, for the persona stands before it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from scope_lite.envs import p4g, prompts, tau2
+from scope_lite.envs.p4g_acts import first_sentence, load_classifier
+from scope_lite.envs.prompts import persuadee, user_simulator
+from scope_lite.measure.replies import direct_rows, verbalized_rows
+from scope_lite.models.api import ApiSampler
+from scope_lite.models.generate import Message, SamplingConfig, TextSampler
+from scope_lite.models.reply_cache import Reply
+from scope_lite.models.verbalized import grammar
+from scope_lite.store.errors import ScopeError
+
+ACTS = 5
+"""Histories end with one of the so many most common acts of the partner ("other" is none): a few acts with several
+histories each, since what people do is known given the act, and one history is not the act."""
+PROBE_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything said before the simulator speaks."""
+
+    task: str
+    """"p4g" or "retail" """
+    name: str
+    turns: tuple[str, ...]
+    """partner first, alternating, partner last"""
+    after: str = ""
+    """the act that the history ends with (annotators'; P4G only)"""
+    heard: str = ""
+    """the partner's last sentence, which the act classifier reads along"""
+    scenario: str = ""
+    """the user's scenario (retail only)"""
+    role: str = "persuadee"
+    """who is to speak: "persuadee" or "persuader" (P4G only)"""
+
+    @property
+    def speaker(self) -> str:
+        return "customer" if self.scenario else "participant"
+
+    def chat(self, persona: str = "") -> list[Message]:
+        """The chat that the model reads, in persona if one is given (persuadee only)."""
+        if self.scenario:
+            return prompts.user_simulator_chat(self.scenario, self.turns)
+        if self.role == "persuader":
+            return prompts.persuader_chat(self.turns)
+        return prompts.persuadee_chat(self.turns, persona)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One way to get replies out of a model."""
+
+    name: str
+    temperature: float
+    kind: Literal["direct", "personas", "VS"] = "direct"
+    with_grammar: bool = False
+
+
+CONDITIONS = (
+    *(Condition(f"direct, T = {t:g}", t) for t in (1.3, 1.0, 0.7, 0.4)),
+    Condition("personas, T = 1", 1.0, "personas"),
+    Condition("VS, free", 0.7, "VS"),
+    Condition("VS, grammar", 0.7, "VS", with_grammar=True),
+)
+"""Direct sampling at four temperatures; eight personas in turn; Verbalized Sampling at the usual temperature of a chat
+model, since at 1 a small one breaks the format even more often."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much to draw."""
+
+    replies: int = 64
+    """at each history, per condition"""
+    max_new_tokens: int = 40
+    """a direct reply is cut here; a verbalized list may be four and a half times as long"""
+    candidates: int = 5
+    seed: int = 0
+    only: tuple[str, ...] = ()
+    """draw just the conditions of these names, or whose names begin so ("direct", "VS"); all if empty"""
+
+
+def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int, role: str = "persuadee") -> list[History]:
+    """``count`` histories at which ``role`` is to speak, from annotated dialogues, each dialogue at most once.
+
+    They end with the :data:`ACTS` most common acts of the partner in turn; for each act, turns evenly spaced over all
+    turns that end with it.
+
+    Raises:
+        ScopeError: fewer dialogues than histories.
+    """
+    pairs = p4g.act_pairs(dialogues, role)
+    acts = [act for act in pairs["after"].value_counts().index if act != "other"][:ACTS]
+    used: set[int] = set()
+    found: dict[str, list[History]] = {act: [] for act in acts}
+    for number, act in enumerate(acts):
+        wanted = (count - number + len(acts) - 1) // len(acts)
+        places = pairs.loc[pairs["after"] == act, ["dialogue", "turn"]].to_numpy().tolist()
+        for i in range(wanted):
+            start = i * len(places) // wanted
+            for dialogue, turn in places[start:] + places[:start]:
+                said = dialogues[dialogue].turns[: 2 * turn + (1 if role == "persuadee" else 2)]
+                alternates = all(t.role == p4g.ROLES[k % 2] for k, t in enumerate(said))
+                if dialogue not in used and alternates:
+                    used.add(dialogue)
+                    texts = tuple(t.text for t in said)
+                    name = f"{dialogue}/{turn}"
+                    found[act].append(History("p4g", name, texts, act, said[-1].sentences[-1], role=role))
+                    break
+    histories = [history for act in acts for history in found[act]]
+    if len(histories) < count:
+        raise ScopeError(f"asked for {count} histories, but the dialogues give {len(histories)}")
+    return histories
+
+
+def retail_histories(scenarios: Sequence[tau2.Scenario]) -> list[History]:
+    """One history a scenario: after the agent's opening line, or, every second time, after one exchange more."""
+    talk = (user_simulator.AGENT_OPENING, user_simulator.USER_OPENING, user_simulator.AGENT_FOLLOW_UP)
+    return [
+        History("retail", f"task {s.task_id}", talk if i % 2 else talk[:1], scenario=s.as_text())
+        for i, s in enumerate(scenarios)
+    ]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one condition asks of a sampler."""
+
+    chats: list[list[Message]]
+    replies: int
+    """to each chat"""
+    config: SamplingConfig
+
+
+def request(condition: Condition, histories: Sequence[History], setting: Setting) -> Request:
+    """The chats of a condition; with personas, every history once in each of them."""
+    if condition.kind == "VS":
+        chats = [prompts.with_verbalized_block(h.chat(), setting.candidates, h.speaker) for h in histories]
+        rules = grammar(setting.candidates) if condition.with_grammar else None
+        tokens = 9 * setting.max_new_tokens // 2
+        return Request(chats, setting.replies, SamplingConfig(condition.temperature, tokens, setting.seed, rules))
+    config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
+    if condition.kind == "direct":
+        return Request([h.chat() for h in histories], setting.replies, config)
+    personas = persuadee.PERSONAS
+    each = -(-setting.replies // len(personas))
+    return Request([h.chat(persona) for h in histories for persona in personas], each, config)
+
+
+def conditions_for(sampler: TextSampler | ApiSampler, place: History, only: tuple[str, ...] = ()) -> list[Condition]:
+    """The conditions that such a history has for a sampler: personas are persuadees, a grammar needs a local model.
+
+    Raises:
+        ScopeError: ``only`` has a beginning that no condition has.
+    """
+    if unknown := [start for start in only if not any(c.name.startswith(start) for c in CONDITIONS)]:
+        raise ScopeError(f"no condition begins with {unknown[0]!r}: there are {'; '.join(c.name for c in CONDITIONS)}")
+    local = isinstance(sampler, TextSampler)
+    possible = [
+        c
+        for c in CONDITIONS
+        if (local or not c.with_grammar) and (c.kind != "personas" or (place.task, place.role) == ("p4g", "persuadee"))
+    ]
+    whole = {c.name for c in CONDITIONS} & set(only)  # "direct, T = 1" means itself, not "direct, T = 1.3" as well
+    begun = tuple(start for start in only if start not in whole)
+    return [c for c in possible if not only or c.name in whole or c.name.startswith(begun)]
+
+
+Pieces = list[tuple[Condition, list[History]]]
+
+
+def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> Pieces:
+    """Conditions with the histories of one task, in the order in which they are drawn."""
+    by_task = {task: [h for h in histories if h.task == task] for task in dict.fromkeys(h.task for h in histories)}
+    return [(c, part) for part in by_task.values() for c in conditions_for(sampler, part[0], setting.only)]
+
+
+def missing(sampler: TextSampler | ApiSampler, work: Pieces, setting: Setting) -> tuple[int, int]:
+    """What is not in the cache yet: chats to be read, and the most tokens to be written."""
+    chats = tokens = 0
+    for condition, histories in work:
+        asked = request(condition, histories, setting)
+        lacking = [max(0, asked.replies - n) for n in sampler.recorded(asked.chats, asked.config)]
+        chats += sum(n > 0 for n in lacking)
+        tokens += sum(lacking) * asked.config.max_new_tokens
+    return chats, tokens
+
+
+def expected_hours(sampler: TextSampler, work: Pieces, setting: Setting) -> float:
+    """Hours that the missing part takes at most, from a probe of a minute or less: replies mostly end before the limit.
+
+    The probe reads one history and then writes a few tokens of a full batch, past the cache.
+    """
+    chats, tokens = missing(sampler, work, setting)
+    if not tokens:
+        return 0.0
+    probe = TextSampler(sampler.loaded, rows=sampler.rows)
+    chat, seconds = work[0][1][-1].chat(), []
+    for rows, length in ((1, 1), (sampler.rows, PROBE_TOKENS)):
+        start = time.perf_counter()
+        probe.sample([chat], rows, SamplingConfig(max_new_tokens=length, seed=setting.seed))
+        seconds.append(time.perf_counter() - start)
+    reading, writing = seconds  # the history has been read when the batch is written
+    return (chats * reading + tokens * writing / (sampler.rows * PROBE_TOKENS)) / 3600
+
+
+def draw(
+    sampler: TextSampler | ApiSampler,
+    condition: Condition,
+    histories: Sequence[History],
+    setting: Setting,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """The rows of one condition at histories of one task, as in ``replies``; resumable through the sampler's cache.
+
+    Raises:
+        ScopeError: what the sampler raises; batches that were done are kept.
+    """
+    asked = request(condition, histories, setting)
+    drawn = sampler.sample(asked.chats, asked.replies, asked.config, progress)
+    if condition.kind == "VS":
+        rows = verbalized_rows(condition.name, drawn, setting.candidates, setting.seed, setting.max_new_tokens)
+    else:
+        rows = direct_rows(condition.name, _in_turn(drawn, len(histories)), setting.max_new_tokens)
+    table = pd.DataFrame(rows)
+    table = table[table["reply"] < setting.replies]
+    place = table.pop("history")
+    table.insert(0, "model", sampler.name)
+    where = [histories[h] for h in place]
+    table.insert(1, "task", [history.task for history in where])
+    table.insert(2, "history", [history.name for history in where])
+    table.insert(3, "after", [history.after for history in where])
+    return table.assign(act=_acts(table["text"].tolist(), where) if histories[0].task == "p4g" else "")
+
+
+def produce(
+    sampler: TextSampler | ApiSampler,
+    histories: Sequence[History],
+    setting: Setting,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> pd.DataFrame:
+    """The whole reply table. ``progress`` is called with a piece's name, and its chats done and in all."""
+    tables = []
+    for condition, part in pieces(sampler, histories, setting):
+        name = f"{part[0].task}: {condition.name}"
+
+        def tell(done: int, of: int, name: str = name) -> None:
+            if progress:
+                progress(name, done, of)
+
+        tables.append(draw(sampler, condition, part, setting, tell))
+        of = len(request(condition, part, setting).chats)
+        tell(of, of)
+    return pd.concat(tables, ignore_index=True)
+
+
+def _in_turn(drawn: Sequence[Sequence[Reply]], histories: int) -> list[list[Reply]]:
+    """The replies of one history in one list: the first of each of its chats, then the second of each, ..."""
+    chats = len(drawn) // histories
+    groups = [drawn[h * chats : (h + 1) * chats] for h in range(histories)]
+    return [[reply for same_number in zip(*group, strict=True) for reply in same_number] for group in groups]
+
+
+def _acts(texts: Sequence[str | None], where: Sequence[History]) -> list[str]:
+    """The act of each reply's first sentence as the shipped classifier reads it; "" where nothing could be read."""
+    spoken = [i for i, text in enumerate(texts) if isinstance(text, str)]
+    classifier = load_classifier(where[0].role)
+    read = classifier.read([(first_sentence(str(texts[i])), where[i].heard) for i in spoken])
+    acts = [""] * len(texts)
+    for i, act in zip(spoken, read, strict=True):
+        acts[i] = act
+    return acts

@@ -1,0 +1,261 @@
+"""The reply table: one row a reply, written and read word for word, and what it says by history and by condition.
+
+Columns: model, task ("p4g", "retail"), history (its name), after (the act that it ends with, P4G only), condition,
+reply (number), text (missing if there is none that can be used), act (P4G only, as the shipped classifier reads it),
+finished, failure (why there is none: ``verbalized.REASONS``), raw (the whole output, of Verbalized Sampling and of a
+direct reply that failed), and the exact token-level quantities of :func:`direct_rows`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from scope_lite.measure.clusters import cluster_labels
+from scope_lite.measure.intervals import clustered_interval
+from scope_lite.measure.samples import (
+    at_smaller_sizes,
+    chao_shen_entropy,
+    cross_validated_mode_share,
+    distinct_n,
+    miller_madow_entropy,
+    mode_share,
+    normalise_reply,
+    plug_in_entropy,
+)
+from scope_lite.models.gate import hear, readable
+from scope_lite.models.verbalized import VerbalizedParseError, read_output
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.escaping import for_csv
+
+if TYPE_CHECKING:
+    from scope_lite.models.reply_cache import Reply
+
+OPENING_WORDS = 3
+"""Two replies open alike if their first three words agree: a coarser "same" that 16 replies can resolve."""
+OPENING_TOKENS = (1, 2, 4, 8)
+"""Lengths k of an opening at which token-level quantities are kept."""
+LEVELS = ("string", "cluster", "act")
+"""What counts as the same reply, from strict to coarse: equal after :func:`normalise_reply`; alike in wording
+(:func:`cluster_labels`); the same dialogue act."""
+ESTIMATORS: dict[str, Callable[[Sequence[Hashable]], float]] = {
+    "plug-in": plug_in_entropy,
+    "Miller-Madow": miller_madow_entropy,
+    "Chao-Shen": chao_shen_entropy,
+}
+"""Estimates of entropy, in nats."""
+HISTORY = ["task", "history"]
+
+
+@dataclass(frozen=True)
+class ReplyMeasures:
+    """What the replies at one history look like."""
+
+    replies: int
+    mode_share: float
+    entropy: float
+    """Miller-Madow, nats"""
+    distinct_1: float
+    distinct_2: float
+
+
+def measure_replies(texts: Sequence[str], first_words: int | None = None) -> ReplyMeasures:
+    """Measure the replies at one history; "the same" is equal after :func:`normalise_reply`. NaN if there are none."""
+    if not texts:
+        return ReplyMeasures(0, math.nan, math.nan, math.nan, math.nan)
+    labels = [normalise_reply(text, first_words) for text in texts]
+    return ReplyMeasures(
+        len(texts), mode_share(labels), miller_madow_entropy(labels), distinct_n(texts, 1), distinct_n(texts, 2)
+    )
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def direct_rows(condition: str, replies: Sequence[Sequence[Reply]], tokens: int | None = None) -> list[dict[str, Any]]:
+    """Rows of the reply table for replies taken as they come, one per history (its number) and reply.
+
+    One that does not pass the gate (``tokens`` is the most that were asked for) keeps its row, as an unreadable list
+    does.
+
+    Exact, at the condition's temperature, straight from the model's probabilities: ``first_token_epsilon`` is 1 - the
+    largest probability of the first token; ``logprob_k`` the log-probability of the reply's first k tokens, and
+    ``entropy_k`` the summed entropy of the distributions that these were drawn from (nats; its mean over replies
+    estimates the entropy of the first k tokens without bias, by the chain rule). What ended before k counts whole.
+    """
+    return [
+        {"condition": condition, "history": h, "reply": i, "text": None if failure else words,
+         "finished": reply.finished, "failure": failure, "raw": readable(reply.text) if failure else "",
+         **_token_level(reply, thought)}
+        for h, drawn in enumerate(replies)
+        for i, reply in enumerate(drawn)
+        for words, failure, thought in [hear(reply, tokens)]
+    ]  # fmt: skip
+
+
+def _token_level(reply: Reply, thought: bool) -> dict[str, float]:
+    """The exact quantities of a reply; NaN where nothing was sampled, or a thought first."""
+    unknown = thought or not reply.logprobs
+    logprobs, entropies = ((math.nan,), (math.nan,)) if unknown else (reply.logprobs, reply.entropies)
+    return {
+        "first_token_epsilon": math.nan if unknown else 1 - reply.top_probs[0],
+        **{f"logprob_{k}": math.fsum(logprobs[:k]) for k in OPENING_TOKENS},
+        **{f"entropy_{k}": math.fsum(entropies[:k]) for k in OPENING_TOKENS},
+    }
+
+
+def verbalized_rows(
+    condition: str, outputs: Sequence[Sequence[Reply]], candidates: int, seed: int, tokens: int | None = None
+) -> list[dict[str, Any]]:
+    """Rows of the reply table for verbalized outputs: one candidate drawn from each, with its stated probability.
+
+    An output that can't be read keeps its row, with no text and the reason in ``failure``: nothing stands in for it.
+    """
+    rows = []
+    for h, i, output in ((h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)):
+        outcome = read_output(output.text, candidates, tokens=tokens, finished=output.finished)
+        row: dict[str, Any] = {"condition": condition, "history": h, "reply": i, "text": None, "failure": ""}
+        if isinstance(outcome, VerbalizedParseError):
+            row["failure"] = output.failure or outcome.reason
+        else:
+            row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random())
+        rows.append(row | {"finished": output.finished, "raw": readable(output.text)})
+    return rows
+
+
+def write_replies(table: pd.DataFrame, path: Path) -> None:
+    """Write a reply table as CSV in one step; an interrupted write leaves the old file."""
+    scratch = path.with_suffix(".tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch.write_text(for_csv(table, "%.6g"), encoding="utf-8", newline="")
+    os.replace(scratch, path)
+
+
+def read_replies(path: Path) -> pd.DataFrame:
+    """Read a reply table; texts come back word for word, even "None" or an empty one.
+
+    Raises:
+        ScopeError: the file is absent or is no reply table.
+    """
+    try:
+        words = dict.fromkeys(("task", "history", "after", "text", "act", "raw", "failure"), str)
+        numbers = ("first_token_epsilon", *(f"{name}_{k}" for name in ("logprob", "entropy") for k in OPENING_TOKENS))
+        empty = {name: [""] for name in numbers}
+        table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=empty)
+        table["text"] = table["text"].where(table["failure"] == "")
+    except (OSError, ValueError, KeyError) as error:
+        raise ScopeError(f"could not read the reply table {path}: {str(error).splitlines()[0]}") from error
+    return table
+
+
+# -- measures ----------------------------------------------------------------------------------------------------------
+
+
+def labels_of(part: pd.DataFrame, level: str) -> list[str]:
+    """A label for every reply of one condition at one history: equal labels count as the same reply.
+
+    Replies of an output that could not be read have none, and where fewer than half could be read the list is empty:
+    the mode share of a few survivors is high by arithmetic alone.
+    """
+    said = part[part["failure"] == ""]
+    if 2 * len(said) < len(part):
+        return []
+    if level == "act":
+        return said["act"].tolist() if "act" in said and (said["act"] != "").all() else []
+    texts = said["text"].tolist()
+    return [normalise_reply(text) for text in texts] if level == "string" else list(map(str, cluster_labels(texts)))
+
+
+def by_history(table: pd.DataFrame, levels: Sequence[str] = LEVELS) -> pd.DataFrame:
+    """How varied the replies of each condition are at each history, at each level of sameness.
+
+    Returns:
+        Columns: condition, task, history, level, outputs, replies (those that could be read), mode_share (the plug-in
+        estimate, floor 1/n), cross_validated (biased the other way), entropy (Chao-Shen, nats). The last three are NaN
+        where :func:`labels_of` gives fewer than two labels.
+    """
+    rows = []
+    for (condition, task, history), part in table.groupby(["condition", *HISTORY], sort=False):
+        said = int((part["failure"] == "").sum())
+        for level in levels:
+            labels = labels_of(part, level)
+            known = len(labels) > 1
+            rows.append({"condition": condition, "task": task, "history": history, "level": level,
+                         "outputs": len(part), "replies": said,
+                         "mode_share": mode_share(labels) if known else math.nan,
+                         "cross_validated": cross_validated_mode_share(labels) if known else math.nan,
+                         "entropy": chao_shen_entropy(labels) if known else math.nan})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def summarise(measures: pd.DataFrame) -> pd.DataFrame:
+    """One row per condition and level from :func:`by_history`: means with 95 % t-intervals over histories.
+
+    Columns: condition, level, histories, failure_rate (share of outputs that could not be read), and for mode_share,
+    cross_validated and entropy the mean, ``_low`` and ``_high``, cut at what is possible.
+    """
+    rows = []
+    for (condition, level), part in measures.groupby(["condition", "level"], sort=False):
+        row: dict[str, Any] = {"condition": condition, "level": level}
+        row["failure_rate"] = 1 - part["replies"].sum() / part["outputs"].sum()
+        for name, top in (("mode_share", 1.0), ("cross_validated", 1.0), ("entropy", math.inf)):
+            interval = clustered_interval(part[name].tolist())
+            row |= {name: interval.mean, f"{name}_low": np.maximum(interval.low, 0.0),
+                    f"{name}_high": np.minimum(interval.high, top), "histories": interval.clusters}  # fmt: skip
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def size_curve(table: pd.DataFrame, level: str, sizes: Sequence[int]) -> pd.DataFrame:
+    """What each estimator would say with fewer replies a history, mean over histories with 95 % t-intervals.
+
+    Returns:
+        Columns: condition, level, replies (n), measure (a key of :data:`ESTIMATORS`, "mode share" or
+        "mode share, cross-validated"), mean, low, high.
+    """
+    measures = {**ESTIMATORS, "mode share": mode_share, "mode share, cross-validated": cross_validated_mode_share}
+    rows = []
+    for condition, part in table.groupby("condition", sort=False):
+        labels = [labels_of(history, level) for _, history in part.groupby(HISTORY, sort=False)]
+        for name, measure in measures.items():
+            values = np.array([at_smaller_sizes(drawn, sizes, measure) for drawn in labels])
+            for size, column in zip(sizes, values.T, strict=True):
+                found = clustered_interval(column.tolist())
+                rows.append({"condition": condition, "level": level, "replies": size, "measure": name,
+                             "mean": found.mean, "low": found.low, "high": found.high})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def token_level(table: pd.DataFrame) -> pd.DataFrame:
+    """The exact quantities of the first k tokens, by condition (direct sampling) and k, over histories.
+
+    Returns:
+        Columns: condition, tokens (k), mode_probability with ``_low`` and ``_high``, entropy with ``_low`` and
+        ``_high`` (nats). At k = 1 the mode's probability is exact; beyond, it is the largest exact probability among
+        the drawn openings, so a lower bound, close where the mode is likely enough to be drawn. Intervals: 95 %,
+        histories as units.
+    """
+    rows = []
+    direct = table[table["condition"].str.startswith("direct") & (table["failure"] != "context")]
+    for condition, part in direct.groupby("condition", sort=False):
+        histories = [history for _, history in part.groupby(HISTORY, sort=False)]
+        for k in OPENING_TOKENS:
+            modes = [
+                1 - h["first_token_epsilon"].iloc[0] if k == 1 else float(np.exp(h[f"logprob_{k}"].max()))
+                for h in histories
+            ]
+            row: dict[str, Any] = {"condition": condition, "tokens": k}
+            entropies = [h[f"entropy_{k}"].mean() for h in histories]
+            for name, values, top in (("mode_probability", modes, 1.0), ("entropy", entropies, math.inf)):
+                found = clustered_interval(values)
+                row |= {name: found.mean, f"{name}_low": np.maximum(found.low, 0.0),
+                        f"{name}_high": np.minimum(found.high, top)}  # fmt: skip
+            rows.append(row)
+    return pd.DataFrame(rows)

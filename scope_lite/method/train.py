@@ -1,0 +1,149 @@
+"""The loop: play, score, centre, train, log. One function for every method and scale."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from scope_lite.method.alarm import UNSEEN, collapse
+from scope_lite.method.config import RunConfig
+from scope_lite.method.grpo import group_advantages, reward_metrics
+from scope_lite.method.learner import Learner
+from scope_lite.method.scene import Scene, SceneCast, ScenePanel, open_scene
+from scope_lite.models.pretrained import NUMBER_FORMATS
+from scope_lite.models.rng import RowKeys
+from scope_lite.store import RunFolder, recorded_format
+from scope_lite.store.files import read_lines
+from scope_lite.store.folder import is_finished
+
+KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
+
+OnStep = Callable[[int, int, dict[str, Any]], None]
+
+
+def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | None = None) -> Path:
+    """Train one run to its end and return its folder; a finished run of the same content is returned as it is.
+
+    Same config and seed on one CPU give the same metrics.jsonl, bit for bit, also when
+    the run was stopped and resumed in between.
+
+    Args:
+        root: the folder of run folders.
+        fresh: run again although a finished run exists.
+        on_step: called after every step with (step, steps, metrics).
+    """
+    name, content, fingerprint = config.run_name(), config.model_dump(mode="json"), config.fingerprint()
+    opened = RunFolder.open(root, content, name, fingerprint, fresh=fresh)
+    scene = open_scene(config if fresh else in_format(config, opened.final))
+    # before the folder is made: a model that cannot be read or trained leaves nothing behind
+    players = None if is_finished(opened.final) and not fresh else _players(config, scene)
+    with reproducible(scene.threads), opened as run:
+        if run.finished:
+            return run.path
+        learner, cast, panel = players or _players(config, scene)
+        run.computes_in(scene.number_format)
+        checkpoint = run.load_checkpoint()
+        start = 0
+        if checkpoint is not None:
+            learner.load_state(checkpoint.tensors["policy"])
+            cast.load_state(checkpoint.tensors)
+            start = checkpoint.step + 1
+        evaluated = [row for row in read_lines(run.path / "metrics.jsonl") if UNSEEN in row]
+        for step in range(start, config.steps + 1):
+            began = time.perf_counter()
+            metrics: dict[str, Any] = {"step": step}
+            timing: dict[str, float] = {}
+            if step > 0:
+                found, timing = _play_and_learn(config, scene, learner, cast, step)
+                metrics |= found
+            last = step == config.steps
+            if step % config.eval_every == 0 or last:
+                dialogues = config.final_dialogues if last else config.eval_dialogues
+                evaluation = panel.play(learner.model, config.seed, step, dialogues)
+                metrics |= {**panel.metrics(evaluation), **cast.answers()}
+                kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
+                run.log_rollouts([{"step": step, **r} for r in kept])
+            evaluated += [metrics] if UNSEEN in metrics else []
+            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(pd.DataFrame(evaluated)).steps
+            timing["step_seconds"] = time.perf_counter() - began
+            run.log(metrics, timing)
+            run.progress(step, config.steps)
+            if step and (step % config.checkpoint_every == 0 or last):
+                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, {})
+            if on_step is not None:
+                on_step(step, config.steps, metrics)
+        run.finish()
+        return run.path
+
+
+def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Any, ScenePanel]:
+    """The policy with its trainer, who it trains with, and who it is evaluated with."""
+    learner = Learner(scene.policy_model(), config, seed=config.seed)
+    return learner, scene.cast(learner), scene.panel(seen=config.simulator.members if config.steps else ())
+
+
+def in_format(config: RunConfig, folder: Path) -> RunConfig:
+    """The config of a run that goes on, or speaks, in the number format that it began in, on whatever machine."""
+    began = recorded_format(folder)
+    if not config.is_text or config.text.number_format != "auto" or began not in NUMBER_FORMATS:
+        return config
+    return config.model_copy(update={"text": config.text.model_copy(update={"number_format": began})})
+
+
+def _play_and_learn(
+    config: RunConfig, scene: Scene, learner: Learner, cast: SceneCast, step: int
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """One batch of rollouts and the update of each trained seat on it: metrics, and where the time went."""
+    began = time.perf_counter()
+    keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
+    rollouts, epsilon = scene.play(learner.model, cast, keys)
+    played = time.perf_counter()
+    rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
+    rewards = rewards.view(config.groups, config.group_size)
+    advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
+    said = {i: t for i, r in enumerate(rollouts) if r.counts and (t := r.policy) and t.spoke}
+    waits = step <= config.simulator.head_start
+    update = learner.update(list(said.values()), advantages[list(said)], learn=not waits)
+    learned = cast.learn(step, rollouts, keys)
+    metrics = {
+        **reward_metrics(rewards),
+        **update,
+        "simulator/epsilon": epsilon,
+        **learned,
+        **scene.metrics(rollouts),
+        "turns": float(np.mean([r.turns for r in rollouts])),
+    }
+    done = time.perf_counter()
+    tokens = sum(len(t.ids) for t in said.values())
+    timing = {
+        "rollout_seconds": played - began,
+        "train_seconds": done - played,
+        "tokens_per_second": tokens / (done - began),
+    }
+    return metrics, timing
+
+
+@contextmanager
+def reproducible(threads: int | None) -> Iterator[None]:
+    """A fixed number of threads (None: as many as there are) and deterministic kernels, for this run only."""
+    before, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.set_num_threads(threads or before)
+    # on a GPU some kernels have no deterministic form: a warning there; bit-equality is claimed on a CPU only
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())
+    # it would also write over every tensor before it is filled; nothing here reads before
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        torch.use_deterministic_algorithms(deterministic)
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]

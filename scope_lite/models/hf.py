@@ -1,0 +1,231 @@
+"""The transformers engine: sampling with a key-value cache that lives as long as the dialogue, and log probabilities.
+
+One ``SeatModel`` is a causal LM as one seat uses it: a base, perhaps a LoRA adapter
+of its own, a sharpness, and the sets of tokens it may choose from. Seats that share a
+base share its weights in memory, not its modules, so no adapter is ever switched.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+from transformers.utils import logging
+
+from scope_lite.models.chat import ChatFormat, stop_ids
+from scope_lite.models.folders import check_tokens, read_model, read_tokenizer, require_computing
+from scope_lite.models.lora import add_lora, require_state
+from scope_lite.models.records import TokenBatch
+from scope_lite.store.errors import ScopeError
+
+logging.disable_progress_bar()  # a nano model loads in milliseconds; the bar outlives it
+
+
+def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
+    """A causal LM and its tokenizer from a local folder, in eval mode, without gradients.
+
+    Raises:
+        ScopeError: if the folder is missing, unreadable, truncated, or holds other weights than its config asks for.
+    """
+    if not (folder / "config.json").exists():
+        raise ScopeError(f"no model in {folder}; run 'scope-lite nano build' or give another model")
+    model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa"), read_tokenizer(folder)
+    check_tokens(tokenizer, model, folder)
+    require_computing(model, folder)
+    return model.requires_grad_(False), tokenizer
+
+
+def share_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """A second module tree over the very same parameter tensors."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, memo={id(t): t for t in tensors})
+
+
+class SeatModel:
+    """A causal LM in one seat. ``choices`` names sets of token ids that a sample may be confined to."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        choices: Mapping[str, list[int]] | None = None,
+        sharpness: float = 1.0,
+    ):
+        self.model = model
+        self.tokenizer = tokenizer
+        self.format = ChatFormat(tokenizer)
+        self.peft: Any = None
+        self.base = model
+        self._merged: PreTrainedModel | None = None
+        self._words: dict[tuple[int, ...], str] = {}
+        self.device = model.device
+        vocabulary = model.config.vocab_size
+        self.stop_ids = stop_ids(model, tokenizer)
+        self.choice_index = {"": 0} | {name: i + 1 for i, name in enumerate(choices or {})}
+        self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in (choices or {}).items()}
+        self.choice_bias = torch.zeros(len(self.choice_index), vocabulary)
+        # sharpness is a user's; a model that plays both seats chooses its acts as it is
+        scales = [1.0 if name == "act" else sharpness for name in self.choice_index]
+        self.choice_scale = torch.tensor(scales)
+        for name, ids in (choices or {}).items():
+            row = self.choice_bias[self.choice_index[name]]
+            row.fill_(-torch.inf)
+            row[torch.tensor(ids)] = 0.0
+
+    def add_adapter(self, rank: int, alpha: int, seed: int) -> None:
+        """Give this seat a fresh trainable LoRA adapter; the base stays as it is.
+
+        lm_head is adapted too: without it a model this small keeps an entropy floor near .6 nats.
+        """
+        head = not self.model.config.tie_word_embeddings
+        self.peft = add_lora(share_weights(self.model), rank, alpha, seed, head)
+        self.model = self.peft.get_base_model()
+
+    def reference(self) -> SeatModel:
+        """This seat without its adapter, on the same base: the anchor of KL terms, and what a new adapter begins on."""
+        bare = copy.copy(self)
+        bare.model, bare.peft, bare._merged = self.base, None, None
+        return bare
+
+    def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
+        """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
+        past, shape = self.reference(), self.peft.peft_config["default"]
+        past.add_adapter(shape.r, shape.lora_alpha, seed=0)
+        past.load_adapter_state(dict(adapter))
+        past.model.requires_grad_(False)
+        return past
+
+    def release(self) -> None:
+        """Give back what a snapshot holds outside itself; here nothing."""
+
+    @property
+    def temperature(self) -> float:
+        """Of free text: this seat speaks, and is trained, at it."""
+        return 1 / float(self.choice_scale[0])
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """The adapter's tensors by name, detached copies."""
+        return {
+            name: t.detach().clone()
+            for name, t in get_peft_model_state_dict(self.peft, save_embedding_layers=False).items()
+        }
+
+    def load_adapter_state(self, state: dict[str, Tensor]) -> None:
+        require_state(state, self.adapter_state())
+        set_peft_model_state_dict(self.peft, state)
+
+    def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
+        """Logits of the next token, sharpened, minus infinity outside the allowed set."""
+        raw = self.model.lm_head(hidden).float()
+        scale, bias = self.choice_scale[choice].to(self.device), self.choice_bias[choice].to(self.device)
+        return raw * scale[:, None] + bias
+
+    def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
+        """Log probability of every generated token, and the full log distribution it came from (nats).
+
+        The head runs only where a token is trained: nothing else is ever a logit. What a GPU computed comes to the CPU
+        token by token, where the loss is; the distributions stay where they are.
+        """
+        place = self.device
+        mask = None if batch.attention.all() else batch.attention.long().to(place)
+        hidden = self.model.model(input_ids=batch.ids.to(place), attention_mask=mask, use_cache=False).last_hidden_state
+        before = hidden[batch.row.to(place), batch.column.to(place) - 1]
+        log_all = self.logits(before, batch.choice).log_softmax(-1)
+        return log_all.gather(-1, batch.targets.to(place)[:, None])[:, 0].cpu(), log_all
+
+    @torch.no_grad()
+    def speaking_model(self) -> PreTrainedModel:
+        """The model for rollouts: the adapter as it is now, added into the weights (W + s BA).
+
+        One product a layer instead of three. Only the adapted matrices are copied; gradients go
+        through the adapter itself (``token_logprobs``). Weights of 16 bits stay apart from it: the
+        sum would round the first steps of training away.
+        """
+        if self.peft is None or self.base.dtype != torch.float32:
+            return self.model
+        if self._merged is None:
+            self._merged = share_weights(self.base)
+        for name, layer in self.model.named_modules():
+            if isinstance(layer, LoraLayer):
+                weight = layer.get_base_layer().weight + layer.get_delta_weight("default")
+                self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+        return self._merged
+
+    def session(self, rows: int) -> Session:
+        return Session(self, rows)
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """The words of one sampled message."""
+        if ids not in self._words:
+            self._words[ids] = self.tokenizer.decode(list(ids), skip_special_tokens=True).strip()
+        return self._words[ids]
+
+
+def entropy(log_all: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
+    """Entropy of each distribution, in nats; an impossible token adds nothing."""
+    p = log_all.exp()
+    return -torch.where(p > 0, p * log_all, torch.zeros_like(p)).sum(-1)
+
+
+class Session:
+    """A batch of growing dialogues under one model, with the key-value cache kept across turns."""
+
+    def __init__(self, seat: SeatModel, rows: int):
+        self.seat = seat
+        self.model = seat.speaking_model()
+        self.cache = DynamicCache(config=seat.model.config)
+        self.attention = torch.zeros(rows, 0, dtype=torch.long)
+        self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
+
+    @torch.no_grad()
+    def append(self, pieces: list[list[int]]) -> None:
+        """Feed each row its new tokens; ``hidden`` then predicts each row's next token.
+
+        Rows may differ in length, or get nothing: padding is masked and takes no position.
+        """
+        place = self.seat.device
+        lengths = torch.tensor([len(p) for p in pieces])
+        width = int(lengths.max())
+        if int(lengths.min()) == width:
+            ids, real = torch.tensor(pieces), torch.ones(len(pieces), width, dtype=torch.long)
+        else:
+            ids = torch.tensor([p + [0] * (width - len(p)) for p in pieces])
+            real = (torch.arange(width)[None] < lengths[:, None]).long()
+        position = self.attention.sum(1, keepdim=True) + torch.arange(width)[None]
+        self.attention = torch.cat([self.attention, real], dim=1)
+        whole = bool(self.attention.all())
+        output = self.model.model(
+            input_ids=ids.to(place),
+            attention_mask=None if whole else self.attention.to(place),
+            position_ids=position.to(place),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).last_hidden_state
+        newest = output[torch.arange(len(pieces)), (lengths - 1).clamp_min(0)]
+        if not self.hidden.shape[1] or bool((lengths > 0).all()):
+            self.hidden = newest  # a row that has read nothing yet predicts nothing, and nobody asks it
+        else:
+            self.hidden = torch.where((lengths[:, None] > 0).to(place), newest, self.hidden)
+
+    @torch.no_grad()
+    def next_probabilities(
+        self, choice: int, sharpness: float | None = None, rows: Int[np.ndarray, " r"] | None = None
+    ) -> Float[np.ndarray, "r v"]:
+        """Distribution of the next token of each of ``rows`` (by default all), in float64."""
+        hidden = self.hidden if rows is None or len(rows) == len(self.hidden) else self.hidden[torch.from_numpy(rows)]
+        sets = torch.full((len(hidden),), choice)
+        raw = self.model.lm_head(hidden).float()
+        scale = float(self.seat.choice_scale[choice]) if sharpness is None else sharpness
+        return (raw * scale + self.seat.choice_bias[sets].to(raw.device)).double().softmax(-1).cpu().numpy()

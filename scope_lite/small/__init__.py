@@ -1,8 +1,0 @@
-"""LoRA adapters on SmolLM2 that speak like people, or like a user who was aligned: a few megabytes each."""
-
-from scope_lite.small.align import AlignConfig, align
-from scope_lite.small.data import ROLES, Example, encode, split_of
-from scope_lite.small.finetune import finetune
-from scope_lite.small.training import FinetuneConfig, Progress
-
-__all__ = ["ROLES", "AlignConfig", "Example", "FinetuneConfig", "Progress", "align", "encode", "finetune", "split_of"]

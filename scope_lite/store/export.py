@@ -1,0 +1,84 @@
+"""A run's numbers for other viewers: TensorBoard, Weights & Biases, Trackio, each by its own library."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from datetime import datetime
+from pathlib import Path
+
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.files import Number, plain_disk_errors, read_lines
+from scope_lite.store.folder import read_provenance
+from scope_lite.store.tables import read_config
+
+
+def to_tensorboard(folder: Path, out: Path) -> Path:
+    """Write every number of ``metrics.jsonl`` and ``timing.jsonl`` as a scalar, and the configuration as text.
+
+    The wall time of a step is the run's start and the seconds of the steps so far.
+
+    Returns:
+        The folder of the event file, ``out/<name of the run>``: ``tensorboard --logdir out`` shows it.
+
+    Raises:
+        ScopeError: if the library is not installed, the run has no metrics, or ``out`` may not be written to.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ScopeError("TensorBoard is not installed (nothing here needs it otherwise): pip install tensorboard")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
+    from torch.utils.tensorboard import SummaryWriter
+
+    target = out / folder.name
+    if target.exists() and any(target.iterdir()):
+        raise ScopeError(f"{target} is not empty: TensorBoard would draw both; choose another folder or remove it")
+    timing = {record["step"]: record for record in read_lines(folder / "timing.jsonl", others=Number)}
+    now = _started(folder)
+    with plain_disk_errors(target), SummaryWriter(str(target)) as writer:
+        config = folder / "config.yaml"
+        if config.is_file():
+            # four spaces before a line are code in Markdown, whatever is in it
+            lines = config.read_text(encoding="utf-8", errors="replace").splitlines()
+            writer.add_text("config", "\n".join(f"    {line}" for line in lines), 0, walltime=now)
+        for record in read_lines(folder / "metrics.jsonl", others=Number):
+            step = record.pop("step")
+            took = {name: value for name, value in timing.get(step, {}).items() if name != "step"}
+            now += took.get("step_seconds") or 0.0
+            scalars = {**record, **{f"timing/{name}": value for name, value in took.items()}}
+            for name, value in scalars.items():
+                if isinstance(value, int | float):  # None means "not measured"
+                    writer.add_scalar(name, value, step, walltime=now)
+    return target
+
+
+def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
+    """Log every number of ``metrics.jsonl``, step by step, with ``wandb`` or ``trackio``, which are called alike.
+
+    Whether it stays on this machine or goes to a server is for the library's own settings (``WANDB_MODE=offline``).
+
+    Returns:
+        The run's name in that library.
+
+    Raises:
+        ScopeError: if the library is not installed or the run has no metrics.
+    """
+    if importlib.util.find_spec(library) is None:
+        raise ScopeError(f"{library} is not installed (nothing here needs it otherwise): pip install {library}")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
+    tracker = importlib.import_module(library)
+    tracker.init(project=project, name=folder.name, config=read_config(folder))
+    for record in read_lines(folder / "metrics.jsonl", others=Number):
+        step = record.pop("step")
+        tracker.log({name: value for name, value in record.items() if isinstance(value, int | float)}, step=step)
+    tracker.finish()
+    return folder.name
+
+
+def _started(folder: Path) -> float:
+    """When the run began, in seconds since 1970; its metrics file's time where the provenance does not say."""
+    try:
+        return datetime.fromisoformat(read_provenance(folder).get("started", "")).timestamp()
+    except (ValueError, OverflowError):
+        return (folder / "metrics.jsonl").stat().st_mtime
