@@ -82,7 +82,7 @@ def _over(values: list[float]) -> Interval:
 
 
 def world_properties(names: Sequence[str]) -> pd.DataFrame:
-    """What was drawn for each random world (``worlds.persuasion.random_persuasion``), read back from its tables.
+    """What was drawn for each random world (``envs.nano.persuasion.random_persuasion``), read back from its tables.
 
     Returns:
         A row a world: top share of the prior, wrong penalty, push penalty, reveal rate, polite yes, dry no, horizon,

@@ -17,7 +17,7 @@ def two_runs(table: pd.DataFrame) -> Figure:
     """Training reward, reward with unseen simulators and real users, and entropy, as far as the runs have them.
 
     Args:
-        table: metrics of exactly two runs, one row a run and step (``runs.load_metrics``).
+        table: metrics of exactly two runs, one row a run and step (``store.load_metrics``).
 
     Raises:
         ScopeError: if they are not two, or have none of these metrics.

@@ -39,7 +39,7 @@ PROBE = RowKeys(0, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))
 class TrainedSimulator:
     """The simulator that learns, and its past selves: who of them plays which row, and what a step teaches it.
 
-    It knows nothing of worlds or words; ``TrainedCast`` seats it at nano, ``scenes.text_cast.TrainedTextCast`` in text.
+    It knows nothing of worlds or words; ``TrainedCast`` seats it at nano, ``method.text_cast.TrainedTextCast`` in text.
     """
 
     def __init__(self, config: RunConfig, policy: Learner, frozen: Callable[[], SeatModel]):

@@ -6,7 +6,7 @@ What does not pass the gate (``models.gate``), and a list that cannot be read, i
 a few times; then the dialogue ends uncounted (``records.FAILED``). A list never becomes one reply with probability 1:
 that would be the collapse itself. A chat that outgrew the simulator's model ends its dialogue with outcome "context".
 
-The whole chat is handed over at every turn, and a local model reads what is new in it (``engines.shared_prefix``): in
+The whole chat is handed over at every turn, and a local model reads what is new in it (``models.shared_prefix``): in
 dialogues of four turns with SmolLM2 a quarter of the tokens, in a third of the time.
 """
 
@@ -36,7 +36,7 @@ are short: with half a reply's tokens instead, and replies of 24, .55 of a step'
 
 
 class Sampler(Protocol):
-    """``engines.generate.TextSampler`` and ``engines.api.ApiSampler``: reply i to history h is ``[h][i]``."""
+    """``models.generate.TextSampler`` and ``models.api.ApiSampler``: reply i to history h is ``[h][i]``."""
 
     def sample(
         self, histories: Sequence[Sequence[Message]], replies: int, config: SamplingConfig | None = None

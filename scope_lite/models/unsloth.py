@@ -225,7 +225,7 @@ class UnslothSeat(SeatModel):
     def add_adapter(self, rank: int, alpha: int, seed: int) -> None:
         """Give this seat an adapter of its own on the shared base, and measure what cannot be taken on trust.
 
-        Unlike ``engines.hf`` it leaves an untied lm_head alone: Unsloth would train a full copy of it.
+        Unlike ``models.hf`` it leaves an untied lm_head alone: Unsloth would train a full copy of it.
         """
         self.adapter = self.unsloth.free_name()
         self.unsloth.add(self.adapter, rank, alpha, seed)

@@ -61,7 +61,7 @@ def weight_bytes(shape: ModelShape, bits: int) -> float:
 
 
 def adapter_parameters(shape: ModelShape, work: Workload) -> int:
-    """Parameters of one adapter: seven matrices a layer, and an untied head with hf (as ``engines.hf`` does)."""
+    """Parameters of one adapter: seven matrices a layer, and an untied head with hf (as ``models.hf`` does)."""
     return shape.lora(work.lora_rank, head=work.engine == "hf" and not shape.tied)
 
 
@@ -99,7 +99,7 @@ def backward_extra(shape: ModelShape, rank: int, tokens: int, checkpointing: boo
 def logit_bytes(vocabulary: int, tokens: int, engine: str = "unsloth") -> float:
     """Bytes at the head's peak: fp32 log probabilities, their gradient, and that of the logits.
 
-    ``engines.hf`` has its peak before: logits, their sharpened copy, a row of allowed tokens for each, their sum.
+    ``models.hf`` has its peak before: logits, their sharpened copy, a row of allowed tokens for each, their sum.
     """
     return LOGIT_BYTES[engine] * vocabulary * tokens
 
@@ -156,7 +156,7 @@ def _with_vllm(
 ) -> Memory:
     """vLLM takes its share once and for all: its copy of the weights, its work, the rest for the KV cache.
 
-    ``engines.vllm`` holds the base in 16 bits, whatever the trainer's has. Asleep it keeps neither it nor the cache.
+    ``models.vllm`` holds the base in 16 bits, whatever the trainer's has. Asleep it keeps neither it nor the cache.
     """
     own = VLLM_ALLOWANCE + 2.0 * adapter_parameters(shape, work) * work.adapters
     own += VLLM_BATCH * 2.0 * (3 * shape.intermediate + 4 * shape.hidden) + 12.0 * VLLM_ROWS * shape.vocabulary

@@ -18,7 +18,7 @@ KNOWN_TYPES = 3
 
 
 def load_files(files: Iterable[Path]) -> None:
-    """Run the files listed in the environment variable (worker processes inherit it); each calls ``worlds.register``.
+    """Run the files listed in the environment variable (worker processes inherit it); each calls ``register``.
 
     Raises:
         ScopeError: naming the file that is missing or fails.

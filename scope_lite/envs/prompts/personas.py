@@ -14,7 +14,7 @@ PERSUADEES = {
         "Age: 49\nWork: care worker\nFamily: three children\nCharacter: warm, easily moved by stories of children",
     ),
 }
-"""The person who is asked to donate, in the labelled lines of ``tasks.p4g.Person.as_text``."""
+"""The person who is asked to donate, in the labelled lines of ``envs.p4g.Person.as_text``."""
 
 CUSTOMERS = {
     "train": (

@@ -20,4 +20,4 @@ PERSONAS = (
     "Age: 52\nWork: runs a small shop\nFamily: married\nCharacter: not open to new experiences, distrusts charities",
     "Age: 34\nWork: software tester\nReligion: none\nCharacter: curious, asks many questions, not easily worried",
 )
-"""Background and traits in the labelled lines of ``tasks.p4g.Person.as_text``."""
+"""Background and traits in the labelled lines of ``envs.p4g.Person.as_text``."""

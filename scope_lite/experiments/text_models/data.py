@@ -1,7 +1,7 @@
 """P4G dialogues as token ids of one seat, with a mark on every token that this seat speaks.
 
 A dialogue is one row: system prompt, the partner's turns as "user", the own turns as "assistant", put together from the
-same pieces of the chat template from which rollouts are (``engines.chat``). Spoken are the words of the own turns and
+same pieces of the chat template from which rollouts are (``models.chat``). Spoken are the words of the own turns and
 the token that ends each: what the model has to produce itself when it replies.
 """
 
