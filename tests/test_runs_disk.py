@@ -149,8 +149,9 @@ def test_an_adapters_folder_behind_a_link_is_replaced_and_odd_settings_are_told(
 # -- who runs -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pid", [1, os.getpid(), None])
+@pytest.mark.parametrize("pid", [1, "mine", None])
 def test_a_number_of_a_process_does_not_make_a_run_run(tmp_path, pid):
+    pid = os.getpid() if pid == "mine" else pid
     folder = stopped_run(tmp_path)
     status = json.loads((folder / "status").read_text())
     (folder / "status").write_text(json.dumps({**status, "state": "running", "pid": pid, "since": 1e9}))
