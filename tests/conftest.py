@@ -16,13 +16,13 @@ from hypothesis import settings
 
 # Before torch is imported anywhere: the tests run side by side, and more threads on few cores make each other wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ["MPLBACKEND"] = "Agg"
 # Nothing here may ask a model hub: a test must not depend on the network.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Real models compute in the same number format on every processor; `make test` tests text in the other one, too.
 os.environ["SCOPE_LITE_NUMBER_FORMAT"] = os.environ.get("SCOPE_LITE_NUMBER_FORMAT") or "float32"
 # What a user's shell may say to the libraries and to us; the product must bear it itself, the tests need not.
-# Tried with the tests of text, figures, notebooks and the command line, each variable or pair of them by itself:
+# Tried with the tests of text, of figures, of the report and of the command line:
 # SCOPE_LITE_NUMBER_FORMAT=float32 and =bfloat16, LC_ALL=C, TZ=Asia/Kolkata, FORCE_COLOR=1 COLUMNS=30, a MATPLOTLIBRC
 # that changes everything, and, for a lesser processor, ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
 for name in (

@@ -207,7 +207,9 @@ def test_what_a_user_lets_ipython_run_at_its_start_is_not_run(home, monkeypatch)
     (home / "mine.py").write_text("seen = ['PYTHONSTARTUP']")
     monkeypatch.setenv("IPYTHONDIR", str(home / "ipython"))
     monkeypatch.setenv("PYTHONSTARTUP", str(home / "mine.py"))
-    assert run(home, notebook(home, "03_one", "assert 'seen' not in globals(), seen"))[0] == ["ran"]
+    monkeypatch.setenv("MPLBACKEND", "TkAgg")
+    shown = "import matplotlib; assert 'inline' in matplotlib.get_backend()"
+    assert run(home, notebook(home, "03_one", "assert 'seen' not in globals(), seen", shown))[0] == ["ran"]
 
 
 def test_a_failing_cell_is_named_and_the_executed_copy_is_left(home):

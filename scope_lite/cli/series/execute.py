@@ -63,12 +63,12 @@ class WatchedEngine(NBClientEngine):
 
 
 def kernel_environment(home: str) -> dict[str, str]:
-    """This process's environment for a kernel, but none of what the user lets IPython run or set at its start.
+    """This process's environment for a kernel, which shows figures itself, but none of what users let IPython run.
 
     Args:
         home: an empty folder, in place of the user's profiles.
     """
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONSTARTUP", "MPLBACKEND")}
     return {**kept, "IPYTHONDIR": home, "JUPYTER_CONFIG_DIR": home}
 
 
