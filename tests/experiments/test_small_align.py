@@ -23,6 +23,7 @@ from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import Transcript, collate
 from scope_lite.store.errors import ScopeError
+from tests.experiments import test_small
 from tests.models.test_text_generate import tiny
 
 base, dialogues = test_small.base, test_small.dialogues
