@@ -1,5 +1,6 @@
 """What an endpoint said is on record, and its key nowhere; which addresses are asked at all."""
 
+# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import logging
@@ -12,15 +13,18 @@ from scope_lite.models.endpoint import NO_KEY, Endpoint, parse_endpoint
 from scope_lite.models.generate import SamplingConfig
 from scope_lite.models.reply_cache import ReplyCache
 from scope_lite.store.errors import ScopeError
-from tests.standins.endpoint_server import (
+from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     CHATS,
     CONFIG,
     KEY,
     Server,
+    environment,
     on_disk,
     refusal,
     sampler,
+    server,
     texts,
+    waits,
 )
 
 

@@ -167,8 +167,9 @@ def test_a_chat_that_outgrew_the_model_ends_alone(server: Server, tmp_path: Path
     assert [[reply.failure for reply in replies] for replies in drawn] == [["", ""], ["context"] * 2, ["", ""]]
     assert texts(drawn)[1] == ["", ""] and not drawn[1][0].finished and math.isnan(drawn[1][0].top_probs[0])
     assert len(server.bodies) == 3 and budget.spent == pytest.approx(50e-6), "no second try, and a refusal is free"
-    again = sampler(server, tmp_path, replay_only=True).sample(CHATS, 2, CONFIG)
+    again = sampler(server, tmp_path).sample(CHATS, 2, CONFIG)
     assert [reply.failure for reply in again[1]] == ["context"] * 2 and texts(again) == texts(drawn)
+    assert len(server.bodies) == 4, "what failed is no reply: it alone is asked for again"
 
 
 @pytest.mark.parametrize("message", ["max_tokens is too large: 10, at most 5 may be written", "no such model", "no"])
