@@ -42,8 +42,8 @@ def simulator_report(
     played = _situations(scenarios, dialogues)
     from scope_lite.measure import health
     from scope_lite.models.api import open_sampler
-    from scope_lite.models.generate import SamplingConfig, TextSampler
-    from scope_lite.models.reply_cache import ReplyCache
+    from scope_lite.models.generate import TextSampler
+    from scope_lite.models.replies import ReplyCache, SamplingConfig
     from scope_lite.store.paths import cache_folder
 
     config = SamplingConfig(temperature, max_new_tokens, seed)
@@ -53,7 +53,7 @@ def simulator_report(
         rows = health.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
-            lambda chat: len(local.read_ids(chat)) if local else math.nan,
+            lambda chat: len(local.prompt_ids(chat)) if local else math.nan,
             lambda turn, turns: line.step(turn, turns, {}),
             max_new_tokens,
         )

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_lite.models.api import most_tokens
 from scope_lite.models.budget import Budget
+from scope_lite.models.completion import most_tokens
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import byte_tokenizer
 from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
