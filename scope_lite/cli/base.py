@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
@@ -14,12 +14,14 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from scope_lite.store.errors import ScopeError, closest
+from scope_lite import store
+from scope_lite.store.errors import ScopeError, closest, first_line
 from scope_lite.store.escaping import for_terminal
 from scope_lite.store.paths import HOME, HOME_VARIABLE, checked_place
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from scope_lite.method.config import RunConfig
 
@@ -178,6 +180,29 @@ class ProgressLine:
         self._console.print(Text(f"{self._name}: {text}", "yellow"), soft_wrap=True)
 
 
+def draw(path: Path, figure: Callable[[], Figure]) -> None:
+    """Draw a figure in the house's style and save it.
+
+    Raises:
+        ScopeError: if it cannot be written there, or not in that format.
+    """
+    import matplotlib.pyplot as plt
+
+    from scope_lite.figures.style import use_style
+    from scope_lite.store.files import plain_disk_errors
+
+    use_style()
+    drawn = figure()
+    try:
+        with plain_disk_errors(path):
+            drawn.savefig(path, dpi=300)
+    except ValueError as error:
+        raise ScopeError(f"cannot draw {path}: {first_line(error)}") from None
+    finally:
+        plt.close(drawn)
+    typer.echo(f"wrote {path}")
+
+
 def clock(seconds: float) -> str:
     """Seconds as m:ss, or h:mm:ss from an hour on."""
     minutes, rest = divmod(round(seconds), 60)
@@ -217,6 +242,4 @@ def find_run(root: Path, name: str) -> Path:
     Raises:
         ScopeError: if there is none, or more than one.
     """
-    from scope_lite import store as runs
-
-    return runs.find(root, checked_place(name, "run"))
+    return store.find(root, checked_place(name, "run"))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from scope_lite.cli.base import Config, Method, Setting, World, make_config, print_table
-
-if TYPE_CHECKING:
-    from scope_lite.cli.planner import Plan
+from scope_lite.cli.base import Config, Method, Setting, World, draw, make_config, print_table
 
 
 def plan(
@@ -34,7 +31,9 @@ def plan(
     table.loc[len(table)] = ["in all", table["rollouts"].sum(), table["training"].sum()]
     print_table(table.round(2))
     if figure:
-        _draw(made, figure)
+        from scope_lite.figures.planner import memory_bars
+
+        draw(figure, lambda: memory_bars(made.table(), room, f"{shape.name} on {made.card.name}"))
     require_fit(made)
     like = f", bandwidth and arithmetic of {made.card.like}" if made.card.like else ""
     typer.echo(f"a step of {work.dialogues} dialogues, {work.turns} turns, transcripts of {work.context} tokens{like}")
@@ -45,17 +44,3 @@ def plan(
             "turn reads its history again; a larger text.vllm_share avoids that"
         )
     typer.echo("evaluation on a panel is not counted; allowances are stated in scope_lite/cli/planner, not measured")
-
-
-def _draw(made: Plan, path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    from scope_lite.cli.planner import GIB
-    from scope_lite.figures.planner import memory_bars
-    from scope_lite.figures.style import use_style
-
-    use_style()
-    fig = memory_bars(made.table(), made.card.memory / GIB, f"{made.shape.name} on {made.card.name}")
-    fig.savefig(path, dpi=300)
-    plt.close(fig)
-    typer.echo(f"wrote {path}")

@@ -220,7 +220,8 @@ def _with(made: Plan, changes: dict[str, Any], on: Card | None = None) -> Plan:
 def _larger(made: Plan) -> list[tuple[str, float]]:
     """The smallest card that is enough; with another share for vLLM where this one is too large on any."""
     larger = [card(str(size)) for size in sorted({one.size for one in CARDS}) if size > made.card.size]
-    for settings in ([{}], _shares(made.work)):
+    unchanged: list[dict[str, Any]] = [{}]
+    for settings in (unchanged, _shares(made.work)):
         for one in larger:
             for setting in settings:
                 if not _with(made, setting, one).short:
