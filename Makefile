@@ -20,7 +20,7 @@ FINGERPRINT := import hashlib, os, sys; \
   print(hashlib.sha256(text).hexdigest(), "python%d.%d" % sys.version_info[:2], os.getcwd())
 
 help: ## Show this list
-	@echo "scope_lite: see simulator collapse happen, understand it, and fix it."
+	@echo "scope_lite: see simulator collapse happen, understand it, and test both fixes."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 	@echo

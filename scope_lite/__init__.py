@@ -1,4 +1,4 @@
-"""scope_lite: see simulator collapse happen, understand why, and fix it two ways.
+"""scope_lite: see simulator collapse happen, understand why, and test two ways to fix it.
 
 Nine rooms; each imports only from those before it in its line (``tests/test_imports.py`` holds that)::
 

@@ -26,7 +26,7 @@ from scope_lite.cli.simulators import simulator_app
 from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
-app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
+app = group("See simulator collapse happen, understand why, and test two ways to fix it.", OneLineErrors)
 for command in (run, figures, train, chat, check_machine, plan, gpu_check, report):
     app.command()(command)
 for name, commands in (
@@ -41,7 +41,7 @@ for name, commands in (
 
 @app.callback(invoke_without_command=True)
 def main(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
-    """See simulator collapse happen, understand why, and fix it two ways."""
+    """See simulator collapse happen, understand why, and test two ways to fix it."""
     if version:
         typer.echo(__version__)
         raise typer.Exit
