@@ -10,7 +10,7 @@ from scope_lite.envs import p4g_episode
 from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.envs.prompts import personas, persuadee, persuadee_chat, persuader
 from scope_lite.method.config import TextConfig
-from scope_lite.method.episodes import CONTEXT, Episode
+from scope_lite.method.dialogue import CONTEXT, Episode
 from scope_lite.models.records import FAILED
 
 Split = Literal["train", "test"]

@@ -15,7 +15,7 @@ from scope_lite.envs.cooperbench.agents import BEGIN, PairEpisode, open_episode
 from scope_lite.envs.cooperbench.sandbox import Done, Limits
 from scope_lite.envs.cooperbench.testing import files_of
 from scope_lite.envs.tau2.tools import ToolCall
-from scope_lite.method.episodes import WrittenSeat, run_episodes
+from scope_lite.method.dialogue import WrittenSeat, run_dialogues
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from tests.standins.cooperbench_shop import BIG, PLAIN, PYTEST, SHOP, TWICE, folders, judged, patch, place, shop, task  # noqa: F401
@@ -224,7 +224,7 @@ def test_two_agents_work_in_their_own_checkouts_and_the_loop_pays_the_merge(task
     with open_episode(task, PLAIN) as gold, open_episode(task, PLAIN) as lazy:
         policy = WrittenSeat([[tell("price is mine"), doubled, SUBMIT], [doubled, SUBMIT]])
         simulator = WrittenSeat([[named, SUBMIT], [SUBMIT]])
-        rollouts = run_episodes([gold, lazy], policy, simulator, RowKeys.grid(0, 0, 1, 2), ["gold", "lazy"])
+        rollouts = run_dialogues([gold, lazy], policy, simulator, RowKeys.grid(0, 0, 1, 2), ["gold", "lazy"])
     assert [rollout.reward for rollout in rollouts] == [1.0, 0.0]
     assert [(rollout.outcome, rollout.turns) for rollout in rollouts] == [("submitted", 3), ("submitted", 2)]
     # each saw its own change, and not the other's

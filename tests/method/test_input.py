@@ -17,8 +17,7 @@ from scope_lite.cli.series.parameters import Plan, load_scale
 from scope_lite.cli.series.reuse import Ledger
 from scope_lite.envs.cooperbench.dataset import read_base
 from scope_lite.method.config import METHODS, load_config, method_config, parse_config
-from scope_lite.method.members import read_panel
-from scope_lite.method.text_cast import read_text_panel
+from scope_lite.method.members import read_panel, read_text_panel
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import name_fault, place_fault
