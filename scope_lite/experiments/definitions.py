@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from scope_lite.envs.nano.persuasion import random_name
 from scope_lite.method.config import RunConfig, closest, method_config
 from scope_lite.store.errors import ScopeError
 
@@ -291,7 +292,7 @@ def runs_of(
                 continue
             chosen = {**settings, **overrides, "seed": seed}
             if experiment == "multiverse":
-                chosen["world"] = f"persuasion_{FIRST_WORLD + seed}"
+                chosen["world"] = random_name(FIRST_WORLD + seed)
             if settings["method"] == "base":
                 chosen.pop("steps", None)
             runs.append((label, method_config(**chosen)))

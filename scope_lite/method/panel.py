@@ -27,7 +27,9 @@ class Panel(Generic[M]):
     """the simulators of the newest evaluation"""
 
     def __init__(self, scene: Scene[M], seen: Collection[str]):
-        self.scene, self.members, self.seen = scene, scene.members, set(seen)
+        self.scene: Scene[M] = scene
+        self.members: Sequence[M] = scene.members
+        self.seen = set(seen)
         scene.prepare(self.members, "test")
 
     def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:

@@ -49,8 +49,9 @@ class Partner(Generic[M]):
 
     def __init__(self, scene: Scene[M], policy: Learner | None = None):
         """``policy`` is what a partner in self-play learns with."""
-        self.scene, self.settings = scene, scene.config.simulator
-        self.members = scene.training_members()
+        self.scene: Scene[M] = scene
+        self.settings = scene.config.simulator
+        self.members: list[M] = scene.training_members()
         self._load(policy)
 
     def _load(self, policy: Learner | None) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from scope_lite.cli.conversation.base import YOU
 from scope_lite.cli.conversation.speakers import ModelSpeaker, Speaker, prompted
-from scope_lite.envs.nano import WORLDS, World
+from scope_lite.envs.nano import WORLDS, World, random_seed
 from scope_lite.method.config import TEXT_WORLDS, RunConfig, closest, load_config, method_config
 from scope_lite.method.cotraining import LearningPartner
 from scope_lite.method.dialogue import Seat
@@ -170,7 +170,7 @@ def _trained(steps: int) -> str:
 
 def _base(world: str) -> RunConfig:
     known = [*WORLDS, *TEXT_WORLDS]
-    if world not in known and not world.startswith("persuasion_"):  # those are random worlds, by their numbers
+    if world not in known and random_seed(world) is None:
         raise ScopeError(closest(world, known, "world"))
     return method_config("base", world=world)
 
