@@ -31,7 +31,7 @@ WITHOUT_TORCH = ("envs", "figures", "measure/stats.py", "experiments/claims")
 # A figure is drawn from a table, so a figure that needs one of these computes something it should have been given.
 NO_MODELS = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 NO_LOOP = {"models.hf", "models.generate", "models.verbalized", "models.unsloth", "models.vllm", "models.api",
-           "method.seats", "method.simulators", "method.rollouts", "method.panel", "method.learner", "method.train",
+           "method.seats", "method.nano", "method.scene", "method.panel", "method.learner", "method.train",
            "experiments.nano_models", "experiments.parallel"}  # fmt: skip
 
 MAX_FILE_LINES = 400

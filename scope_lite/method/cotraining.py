@@ -101,7 +101,7 @@ class LearningPartner(Partner[M]):
 
     def _load(self, policy: Learner | None) -> None:
         config, self.config = self.scene.config, self.scene.config
-        self.start = self.members[0]
+        self.start: M = self.members[0]
         self.members = [self.start]
         if self.settings.kind == "self":
             assert policy is not None
