@@ -8,14 +8,15 @@ coin flips written down in advance (as the paper conditions, Eq. 6), no deviatio
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
+
 from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory import instances as make
-from scope_lite.theory.gradients import rollout_distance
-from scope_lite.theory.inequality import Inequality, Mutation, scaled
-from scope_lite.theory.process import Process, mode_replies
+from scope_lite.theory.gradients import rollout_distance, with_mode
+from scope_lite.theory.inequality import Inequality, Mutation, one, scaled
+from scope_lite.theory.process import Process
 from scope_lite.theory.quantities import (
     accumulate,
     capped_bernoulli_variance,
@@ -24,26 +25,18 @@ from scope_lite.theory.quantities import (
     variance_given_actions,
 )
 
+deviation_probability = with_mode(rollout_distance)
+"""P_φ(the user leaves his mode at some turn) ≤ ε̄_H."""
+
 
 def simulator_variance(process: Process) -> Float[Tensor, "batch"]:
     """The simulator's part of Var(R) in Doob's split."""
     return doob_split(process)[1]
 
 
-def deviation_probability(process: Process) -> Float[Tensor, "batch"]:
-    """P_φ(the user leaves his mode at some turn) ≤ ε̄_H."""
-    return rollout_distance(process, mode_replies(process.replies))
-
-
 def variance_bound(process: Process) -> Float[Tensor, "batch"]:
     """Sharp right side: ``R_max² g(P(some deviation))``."""
     return process.reward_max**2 * capped_bernoulli_variance(deviation_probability(process))
-
-
-def variance_bound_accumulated(process: Process) -> Float[Tensor, "batch"]:
-    """``R_max² g(ε̄_H)``, ε̄_H under the φ-rollout."""
-    accumulated = accumulate(process, collapse_errors(process.replies))
-    return process.reward_max**2 * capped_bernoulli_variance(accumulated)
 
 
 def variance_bound_source(process: Process) -> Float[Tensor, "batch"]:
@@ -56,15 +49,9 @@ def _uncapped(process: Process) -> Tensor:
     return process.reward_max**2 * deviation * (1.0 - deviation)
 
 
-def _bit() -> Process:
-    return make.one_bit(torch.tensor([0.1], dtype=torch.float64))
-
-
 def _luck() -> Process:
     """One bit, and R = 1 iff it deviates, whatever the policy does."""
-    process = _bit()
-    deviation = torch.tensor([[0.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
-    return Process(process.theta, process.features, process.replies, deviation)
+    return replace(make.one_bit(one(0.1)), reward=one([0.0, 1.0, 0.0, 1.0]))
 
 
 LEMMA_3_3_ACTIONS = Inequality(
@@ -89,19 +76,13 @@ LEMMA_3_3_ACTIONS = Inequality(
     ),
 )
 
-LEMMA_3_3_DOOB = Inequality(
+LEMMA_3_3_DOOB = replace(
+    LEMMA_3_3_ACTIONS,
     key="lem-3.3b",
     title="Lem 3.3 variance, Doob's split",
-    sample=make.sample_raw,
-    build=make.build_process,
     left=simulator_variance,
-    source=variance_bound_source,
-    sharp=variance_bound,
-    tight=_luck,
-    tight_text="one bit, R = 1 iff it deviates",
     mutations=(
-        Mutation("constant 0.99", scaled(0.99, variance_bound), _luck),
-        Mutation("x(1−x) without the cap", _uncapped, make.fair_bits),
+        *LEMMA_3_3_ACTIONS.mutations[:2],
         Mutation(
             "converse: no variance, hence no deviation",
             simulator_variance,
