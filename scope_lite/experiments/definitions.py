@@ -79,7 +79,9 @@ def with_axes(experiment: str, table: pd.DataFrame) -> pd.DataFrame:
     """The table of an experiment (one with column ``variant``) with a column for each axis that it lacks."""
     variants = EXPERIMENTS[experiment].variants
     axes = [name for name in dict.fromkeys(name for v in variants for name in v.values) if name not in table]
-    return table.assign(**{name: table["variant"].map({v.label: v.values.get(name) for v in variants}) for name in axes})
+    return table.assign(
+        **{name: table["variant"].map({v.label: v.values.get(name) for v in variants}) for name in axes}
+    )
 
 
 def runs_of(
