@@ -1,4 +1,4 @@
-"""The claims as data: ``claims.yaml``, read. What each says, in which tables, and by which contrasts it stands or falls."""
+"""The claims as data, from ``claims.yaml``: what each says, in which tables, and by which contrasts it stands or falls."""
 
 from __future__ import annotations
 
