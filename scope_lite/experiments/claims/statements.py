@@ -1,4 +1,4 @@
-"""The claims as data, from ``claims.yaml``: what each says, in which tables, and by which contrasts it stands or falls."""
+"""The claims as data, from ``claims.yaml``: what each says, where, and the contrasts that it stands or falls by."""
 
 from __future__ import annotations
 
