@@ -14,16 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory import instances as make
+from scope_lite.theory import quantities as q
 from scope_lite.theory.inequality import Inequality, Mutation, Side, one, scaled
 from scope_lite.theory.process import Levels, Process, mode_replies, return_gradient, trajectory_probs
-from scope_lite.theory.quantities import (
-    accumulate,
-    reply_distances,
-    score_rms,
-    score_sup,
-    total_variation,
-    turn_score_sup,
-)
 
 Pair = tuple[Process, Levels]
 """a process, and the simulator that replaces its own"""
@@ -36,32 +29,32 @@ def gradient_gap(process: Process, other: Levels) -> Float[Tensor, "batch"]:
 
 def rollout_distance(process: Process, other: Levels) -> Float[Tensor, "batch"]:
     """Total variation between the dialogues with the two simulators; with the mode user, P(some deviation)."""
-    return total_variation(trajectory_probs(process), trajectory_probs(process, other))
+    return q.total_variation(trajectory_probs(process), trajectory_probs(process, other))
 
 
 def accumulated_distance(process: Process, other: Levels) -> Float[Tensor, "batch"]:
     """The smaller of η̄_H under either rollout; with the mode user as ``other`` this is min of both ε̄_H."""
-    distances = reply_distances(process.replies, other)
-    return torch.minimum(accumulate(process, distances), accumulate(process, distances, other))
+    distances = q.reply_distances(process.replies, other)
+    return torch.minimum(q.accumulate(process, distances), q.accumulate(process, distances, other))
 
 
 def bound(process: Process, other: Levels) -> Float[Tensor, "batch"]:
     """Sharp right side: ``B · R_max · TV``, B over the union of the supports."""
-    return score_sup(process, other) * process.reward_max * rollout_distance(process, other)
+    return q.score_sup(process, other) * process.reward_max * rollout_distance(process, other)
 
 
 def bound_accumulated(
     process: Process, other: Levels, size: Float[Tensor, "batch"] | None = None
 ) -> Float[Tensor, "batch"]:
     """``B R_max min(η̄_H under either rollout)``: weaker, still constant 1. ``size``: what stands for B."""
-    size = score_sup(process, other) if size is None else size
+    size = q.score_sup(process, other) if size is None else size
     return size * process.reward_max * accumulated_distance(process, other)
 
 
 def bound_source(process: Process, other: Levels) -> Float[Tensor, "batch"]:
     """The paper's right side: ``2 B R_max η̄_H`` under the first rollout."""
-    distances = accumulate(process, reply_distances(process.replies, other))
-    return 2.0 * score_sup(process, other) * process.reward_max * distances
+    distances = q.accumulate(process, q.reply_distances(process.replies, other))
+    return 2.0 * q.score_sup(process, other) * process.reward_max * distances
 
 
 def with_mode(side: Callable[[Process, Levels], Tensor]) -> Side:
@@ -74,7 +67,7 @@ def _with_b(size: Callable[[Process], Tensor]) -> Side:
 
 
 def _mode_support(process: Process) -> Tensor:
-    return score_sup(Process(process.theta, process.features, mode_replies(process.replies), process.reward))
+    return q.score_sup(Process(process.theta, process.features, mode_replies(process.replies), process.reward))
 
 
 def _one_bit() -> Process:
@@ -103,9 +96,9 @@ THEOREM_3_2 = Inequality(
     tight_text="one user bit, score ±B, R = 1 iff the act fits the bit",
     mutations=(
         Mutation("constant 0.99", scaled(0.99, with_mode(bound)), _one_bit),
-        Mutation("B as a root mean square", _with_b(score_rms), lambda: make.rare_act(one(1e-3))),
+        Mutation("B as a root mean square", _with_b(q.score_rms), lambda: make.rare_act(one(1e-3))),
         Mutation("B over the mode user's dialogues only", _with_b(_mode_support), make.off_support),
-        Mutation("B₁ without its factor H", _with_b(turn_score_sup), make.shared_score),
+        Mutation("B₁ without its factor H", _with_b(q.turn_score_sup), make.shared_score),
     ),
 )
 
@@ -123,7 +116,7 @@ PROPOSITION_3_7 = Inequality(
         Mutation("constant 0.99", lambda pair: 0.99 * bound(*pair), _one_bit_pair),
         Mutation(
             "B over the first support only",
-            lambda pair: score_sup(pair[0]) * rollout_distance(*pair),
+            lambda pair: q.score_sup(pair[0]) * rollout_distance(*pair),
             _rare_mode_first,
         ),
     ),

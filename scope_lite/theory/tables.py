@@ -13,24 +13,10 @@ from torch import Tensor
 
 from scope_lite.theory import concentration as steps_on
 from scope_lite.theory import gradients, instances, population, regret, sharpening, variance
+from scope_lite.theory import quantities as q
 from scope_lite.theory.dynamics import two_strategy_log_odds
-from scope_lite.theory.inequality import (
-    Inequality,
-    adversarial_instances,
-    batches,
-    one,
-    random_instances,
-)
+from scope_lite.theory.inequality import Inequality, adversarial_instances, batches, one, random_instances
 from scope_lite.theory.process import Levels, Process, mode_replies, trajectory_probs
-from scope_lite.theory.quantities import (
-    accumulate,
-    collapse_errors,
-    doob_split,
-    reward_variance,
-    score_rms,
-    score_sup,
-    variance_given_actions,
-)
 
 Measures = Callable[[Any], dict[str, Tensor]]
 """What a table says of a batch of instances: column -> one number for each."""
@@ -74,7 +60,7 @@ def _gradient(process: Process) -> dict[str, Tensor]:
     return {
         "epsilon": gradients.accumulated_distance(process, modes),
         "deviation": gradients.rollout_distance(process, modes),
-        "gap": gradients.gradient_gap(process, modes) / (score_sup(process, modes) * process.reward_max),
+        "gap": gradients.gradient_gap(process, modes) / (q.score_sup(process, modes) * process.reward_max),
     }
 
 
@@ -89,7 +75,9 @@ def rare_act_table() -> pd.DataFrame:
     process = instances.rare_act(torch.logspace(-5, -0.4, 30, dtype=torch.float64))
     modes = mode_replies(process.replies)
     epsilon, gap = gradients.accumulated_distance(process, modes), gradients.gradient_gap(process, modes)
-    return _numbers(epsilon=epsilon, sup=gap / (score_sup(process) * epsilon), rms=gap / (score_rms(process) * epsilon))
+    return _numbers(
+        epsilon=epsilon, sup=gap / (q.score_sup(process) * epsilon), rms=gap / (q.score_rms(process) * epsilon)
+    )
 
 
 def dose_response(n: int, seed: int) -> pd.DataFrame:
@@ -107,7 +95,7 @@ def dose_response(n: int, seed: int) -> pd.DataFrame:
 
 def _dose(process: Process, wrong: Levels, dial: float) -> pd.DataFrame:
     mixed = tuple((1 - dial) * p + dial * w for p, w in zip(process.replies, wrong, strict=True))
-    gap = gradients.gradient_gap(process, mixed) / (score_sup(process, mixed) * process.reward_max)
+    gap = gradients.gradient_gap(process, mixed) / (q.score_sup(process, mixed) * process.reward_max)
     table = _numbers(distance=gradients.accumulated_distance(process, mixed), gap=gap)
     return table.assign(instance=range(len(table)), dial=dial)
 
@@ -143,14 +131,14 @@ def variance_examples() -> pd.DataFrame:
 
 
 def _variance(process: Process) -> dict[str, Tensor]:
-    by_policy, by_simulator = doob_split(process)
+    by_policy, by_simulator = q.doob_split(process)
     return {
-        "epsilon": accumulate(process, collapse_errors(process.replies)),
+        "epsilon": q.accumulate(process, q.collapse_errors(process.replies)),
         "deviation": variance.deviation_probability(process),
-        "total": reward_variance(process),
+        "total": q.reward_variance(process),
         "policy": by_policy,
         "simulator": by_simulator,
-        "given_acts": variance_given_actions(process),
+        "given_acts": q.variance_given_actions(process),
     }
 
 

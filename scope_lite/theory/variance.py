@@ -14,16 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory import instances as make
+from scope_lite.theory import quantities as q
 from scope_lite.theory.gradients import rollout_distance, with_mode
 from scope_lite.theory.inequality import Inequality, Mutation, one, scaled
 from scope_lite.theory.process import Process
-from scope_lite.theory.quantities import (
-    accumulate,
-    capped_bernoulli_variance,
-    collapse_errors,
-    doob_split,
-    variance_given_actions,
-)
 
 deviation_probability = with_mode(rollout_distance)
 """P_φ(the user leaves his mode at some turn) ≤ ε̄_H."""
@@ -31,17 +25,17 @@ deviation_probability = with_mode(rollout_distance)
 
 def simulator_variance(process: Process) -> Float[Tensor, "batch"]:
     """The simulator's part of Var(R) in Doob's split."""
-    return doob_split(process)[1]
+    return q.doob_split(process)[1]
 
 
 def variance_bound(process: Process) -> Float[Tensor, "batch"]:
     """Sharp right side: ``R_max² g(P(some deviation))``."""
-    return process.reward_max**2 * capped_bernoulli_variance(deviation_probability(process))
+    return process.reward_max**2 * q.capped_bernoulli_variance(deviation_probability(process))
 
 
 def variance_bound_source(process: Process) -> Float[Tensor, "batch"]:
     """The paper's form: ``R_max² ε̄_H``."""
-    return process.reward_max**2 * accumulate(process, collapse_errors(process.replies))
+    return process.reward_max**2 * q.accumulate(process, q.collapse_errors(process.replies))
 
 
 def _uncapped(process: Process) -> Tensor:
@@ -59,7 +53,7 @@ LEMMA_3_3_ACTIONS = Inequality(
     title="Lem 3.3 variance given realised acts",
     sample=make.sample_raw,
     build=make.build_process,
-    left=variance_given_actions,
+    left=q.variance_given_actions,
     source=variance_bound_source,
     sharp=variance_bound,
     tight=_luck,
@@ -69,7 +63,7 @@ LEMMA_3_3_ACTIONS = Inequality(
         Mutation("x(1−x) without the cap", _uncapped, make.fair_bits),
         Mutation(
             "realised acts as if they did not leak (Doob's part ≤ this one)",
-            variance_given_actions,
+            q.variance_given_actions,
             lambda: make.ask_then("bit"),
             left=simulator_variance,
         ),

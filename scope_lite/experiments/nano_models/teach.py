@@ -146,7 +146,8 @@ class Renderer:
 
         Taught is the answer to every word; ``target`` is its distribution.
         """
-        rows, columns = [], []
+        rows: list[list[int]] = []
+        columns: list[int] = []
         for system, words, tokens in zip(systems, heard, spoken.tolist(), strict=True):
             ids: list[int] = []
             columns = []
