@@ -76,9 +76,9 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 def with_axes(experiment: str, table: pd.DataFrame) -> pd.DataFrame:
-    """The table of an experiment (one with column ``variant``) with a column for each axis that it lacks."""
+    """The table of an experiment (one with column ``variant``) with a column for each of its axes."""
     variants = EXPERIMENTS[experiment].variants
-    axes = [name for name in dict.fromkeys(name for v in variants for name in v.values) if name not in table]
+    axes = dict.fromkeys(name for variant in variants for name in variant.values)
     return table.assign(
         **{name: table["variant"].map({v.label: v.values.get(name) for v in variants}) for name in axes}
     )
