@@ -36,7 +36,7 @@ class FakeConfig:
 
 def fake_train(fake: FakeConfig, root: Path, fresh: bool) -> None:
     """A training in a worker process: does what the configuration says."""
-    with (root / "trained.txt").open("a") as file:
+    with (root / "trained.txt").open("a", encoding="utf-8") as file:
         file.write(f"{fake.seed} {os.getpid()} {torch.get_num_threads()}\n")
     with runs.RunFolder.open(root, {}, fake.run_name(), fake.fingerprint(), fresh) as run:
         for step in range(1, fake.steps + 1):
@@ -55,7 +55,7 @@ def fake_train(fake: FakeConfig, root: Path, fresh: bool) -> None:
 
 
 def trained(root: Path) -> list[list[str]]:
-    return [line.split() for line in (root / "trained.txt").read_text().splitlines()]
+    return [line.split() for line in (root / "trained.txt").read_text(encoding="utf-8").splitlines()]
 
 
 def train(configs: list[FakeConfig], root: Path, **options) -> list[Path]:
@@ -70,7 +70,7 @@ def test_every_run_is_trained_once_by_workers_that_live_on(tmp_path):
     rows = trained(tmp_path)
     assert sorted(row[0] for row in rows) == ["0", "1", "2", "3"]
     assert len({row[1] for row in rows} - {str(os.getpid())}) in (1, 2) and {row[2] for row in rows} == {"1"}
-    logs = [path.read_text() for path in (tmp_path / "logs").iterdir()]
+    logs = [path.read_text(encoding="utf-8") for path in (tmp_path / "logs").iterdir()]
     assert len(logs) == 4 and all("belongs to the log" in log for log in logs)
 
 
@@ -113,7 +113,7 @@ def test_a_failed_run_and_a_killed_worker_do_not_harm_the_others(tmp_path):
     assert "world-die-seed0-00000000: its process was killed" in message
     assert "ValueError: this seed is unlucky" in message
     assert "world-mistake-seed2-00000002: no such world" in message and str(tmp_path / "logs") in message
-    log = next((tmp_path / "logs").glob("world-fail*.log")).read_text()
+    log = next((tmp_path / "logs").glob("world-fail*.log")).read_text(encoding="utf-8")
     assert "Traceback" in log and "this seed is unlucky" in log
     states = runs.list_runs(tmp_path).set_index("name")["state"]
     assert states.filter(like="world-train").tolist() == ["finished", "finished"]
@@ -158,7 +158,8 @@ def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path):
         f"import sys, pathlib; sys.path.insert(0, {str(HERE)!r})\n"
         "from scope_lite.experiments import parallel\nfrom test_parallel import FakeConfig, fake_train\n"
         "configs = [FakeConfig(seed, 500, 'sleep') for seed in (0, 1)]\n"
-        f"parallel.train_many(configs, pathlib.Path({str(tmp_path)!r}), workers=2, train=fake_train)\n"
+        f"parallel.train_many(configs, pathlib.Path({str(tmp_path)!r}), workers=2, train=fake_train)\n",
+        encoding="utf-8",
     )
     with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE) as process:
         wait_for(lambda: all(runs.read_status(folder)["step"] >= 1 for folder in folders))
@@ -186,5 +187,7 @@ def test_a_run_that_is_trained_again_does_not_count_as_done(tmp_path):
     assert parallel._steps_done(folder, fresh=False) == 3 and parallel._steps_done(folder, fresh=True) == 0
     successor = folder.with_name(folder.name + ".fresh")
     successor.mkdir()
-    (successor / "status").write_text(json.dumps({"state": "running", "step": 2, "steps": 3, "pid": os.getpid()}))
+    (successor / "status").write_text(
+        json.dumps({"state": "running", "step": 2, "steps": 3, "pid": os.getpid()}), encoding="utf-8"
+    )
     assert parallel._steps_done(folder, fresh=True) == 2
