@@ -42,7 +42,7 @@ def fake_train(config: dict, root: Path, fresh: bool) -> None:
     fake = FakeConfig(**config)
     with (root / "trained.txt").open("a") as file:
         file.write(f"{fake.seed} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\n")
-    with runs.RunFolder.open(root, config, fake.run_name(), fake.fingerprint(), fresh) as run:
+    with runs.RunFolder(root, config, fake.run_name(), fake.fingerprint(), fresh) as run:
         for step in range(1, fake.steps + 1):
             run.log({"step": step, "reward": 0.0}, {})
             run.progress(step, fake.steps)
@@ -141,7 +141,7 @@ def test_an_interrupt_stops_the_workers_and_leaves_the_runs_resumable(tmp_path):
     thread.join()
     status = runs.read_status(folder)
     assert (status["state"], status["reason"]) == ("failed", "interrupted from the keyboard")
-    with runs.RunFolder.open(tmp_path, {}, config.run_name(), config.fingerprint()) as run:
+    with runs.RunFolder(tmp_path, {}, config.run_name(), config.fingerprint()) as run:
         assert not run.finished
 
 

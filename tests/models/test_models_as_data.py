@@ -316,7 +316,7 @@ def test_what_an_adapter_says_of_libraries_is_not_imported(folder: Path, adapter
 def test_every_kind_of_plain_adapter_computes_what_peft_computes(
     settings: dict[str, Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretrained, "pick_dtype", lambda device: "float32")
+    monkeypatch.setenv(pretrained.FORMAT_VARIABLE, "float32")
     adapter = save_adapter(folder, tmp_path / "adapter", **settings)
     loaded = load_model(f"{folder}+{adapter}")
     with torch.no_grad():

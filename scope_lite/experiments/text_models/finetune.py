@@ -18,10 +18,11 @@ from typing import Any
 
 from scope_lite.envs.p4g import Dialogue
 from scope_lite.experiments.text_models.data import Example, encode_splits
-from scope_lite.experiments.text_models.folders import lora_settings, replacing, working, write_manifest, write_weights
+from scope_lite.experiments.text_models.folders import lora_settings, working, write_manifest, write_weights
 from scope_lite.experiments.text_models.training import FinetuneConfig, Progress, Trainer, perplexity
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.pretrained import LoadedModel, load_model
+from scope_lite.store.files import replacing
 
 
 def finetune(
