@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import scope_lite.method.train
 from scope_lite import cli
 from scope_lite import store as runs
-from scope_lite.cli import doctor
+from scope_lite.cli import machine
 from scope_lite.experiments import nano_models as nano
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
@@ -301,8 +301,8 @@ def test_nano_build_hands_its_options_on_and_an_unknown_model_is_one_line(tmp_pa
 
 @pytest.mark.parametrize("required, code", [(True, 1), (False, 0)])
 def test_doctor_tells_the_remedy_and_fails_only_for_what_is_needed(monkeypatch, required, code):
-    checks = [doctor.Check("python", True, "3.11"), doctor.Check("gpu", False, "none", "buy one", required)]
-    monkeypatch.setattr(doctor, "report", lambda folder: checks)
+    checks = [machine.Check("python", True, "3.11"), machine.Check("gpu", False, "none", "buy one", required)]
+    monkeypatch.setattr(machine, "report", lambda folder: checks)
     result = call("doctor")
     assert result.exit_code == code
     assert "python: 3.11" in result.stdout and "buy one" in result.stdout

@@ -218,7 +218,7 @@ def test_a_mistake_is_one_line(base: Path, changes: dict[str, object], told: str
 
 
 def test_the_command_says_what_is_wrong_before_it_loads_a_model(base: Path) -> None:
-    for words, told in (["--reward", "truth"], "unknown reward"), (["--raw", "nowhere"], "nowhere holds no"):
+    for words, told in (["--reward", "truth"], "typicality"), (["--raw", "nowhere"], "nowhere holds no"):
         result = CliRunner().invoke(app, ["small", "align", *words])
         assert result.exit_code == 2 and told in " ".join(result.output.split())
     with pytest.raises(ScopeError, match="no history"):
