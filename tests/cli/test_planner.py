@@ -92,10 +92,10 @@ def test_a_model_is_found_by_name_or_in_a_folder(tmp_path: Any) -> None:
         planner.shape_of("qwen3-9b")
     with pytest.raises(ScopeError, match=r"no config\.json"):
         planner.shape_of(str(tmp_path))
-    (tmp_path / "config.json").write_text("{not json")
+    (tmp_path / "config.json").write_text("{not json", encoding="utf-8")
     with pytest.raises(ScopeError, match="cannot read"):
         planner.shape_of(str(tmp_path))
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     with pytest.raises(ScopeError, match="'gpt2' cannot be planned"):
         planner.shape_of(str(tmp_path))
 

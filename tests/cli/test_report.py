@@ -201,14 +201,14 @@ def test_bad_input_is_told_in_one_line(place: Path) -> None:
     with pytest.raises(ScopeError, match=r"cannot read the figure .*broken\.png"):
         write(place)
     (place / "figures" / "broken.png").unlink()
-    (folder / "rollouts.jsonl").write_text('{"step": 1}\n')
+    (folder / "rollouts.jsonl").write_text('{"step": 1}\n', encoding="utf-8")
     with pytest.raises(ScopeError, match="line 1: simulator is missing"):
         write(place)
     (folder / "rollouts.jsonl").unlink()
     with pytest.raises(ScopeError, match="has kept no dialogues"):
         write(place, chosen=[folder.name])
     shutil.rmtree(place / "runs")
-    (place / "results" / "methods.csv").write_text('a,"b\n')
+    (place / "results" / "methods.csv").write_text('a,"b\n', encoding="utf-8")
     with pytest.raises(ScopeError, match=r"cannot read .*methods\.csv"):
         write(place)
     assert not (place / "report.html").exists()
@@ -219,7 +219,7 @@ def test_the_command_writes_the_page(place: Path) -> None:
     done = CliRunner().invoke(cli.app, ["report", "--out", str(place / "new" / "page.html"), *words])
     assert done.exit_code == 0, done.output
     assert re.search(r"wrote .*page\.html \(\d+\.\d MB\)", done.stdout.replace("\n", ""))
-    assert (place / "new" / "page.html").read_text().startswith("<!DOCTYPE html>")
+    assert (place / "new" / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_picture_of_the_page_is_no_figure(place: Path) -> None:
