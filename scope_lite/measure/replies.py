@@ -36,7 +36,7 @@ from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv
 
 if TYPE_CHECKING:
-    from scope_lite.models.reply_cache import Reply
+    from scope_lite.models.replies import Reply
 
 OPENING_WORDS = 3
 """Two replies open alike if their first three words agree: a coarser "same" that 16 replies can resolve."""

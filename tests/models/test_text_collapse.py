@@ -15,7 +15,7 @@ from scipy import stats as scipy_stats
 
 from scope_lite import measure as collapse
 from scope_lite.figures import text as figures
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.replies import Reply
 from scope_lite.store.errors import ScopeError
 
 
