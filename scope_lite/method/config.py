@@ -272,7 +272,7 @@ def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
     """A short config, completed by what its method's name and its world stand for."""
     world = content.get("world")
     is_text = isinstance(world, str) and world in TEXT_WORLDS
-    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(world, {})) if is_text else {}
+    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
     return merged(defaults, METHODS[content.get("method", "single")], content)
 
 

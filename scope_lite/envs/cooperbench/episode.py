@@ -71,7 +71,7 @@ class PairEpisode(TurnEpisode):
         """
         super().__init__(task.name, opens="policy")
         self.pair, self.judge, self.max_turns, self.suite = task, judge, max_turns, suite or Suite()
-        self.systems = {
+        self.systems: dict[str, str] = {
             seat: Template(AGENT).substitute(seconds=f"{COMMANDS.seconds:g}", turns=max_turns, feature=f.description)
             for seat, f in zip(SEATS, task.features, strict=True)
         }
@@ -79,14 +79,11 @@ class PairEpisode(TurnEpisode):
         self.patches: dict[SeatName, str] = {}
         """what has been handed in"""
         self.result: PairResult | None = None
+        self.turns = 0
         self._unheard: dict[SeatName, list[str]] = {seat: [BEGIN] for seat in SEATS}
         self._workspaces: dict[SeatName, Workspace] = {}
         self._folders = ExitStack()
         weakref.finalize(self, self._folders.close)
-
-    @property
-    def turns(self) -> int:
-        return len(self.acts)
 
     @property
     def hears(self) -> str | None:
@@ -108,6 +105,7 @@ class PairEpisode(TurnEpisode):
     def _turn(self, seat: SeatName, message: str) -> None:
         said = self.acts if seat == "policy" else self.replies
         said.append(message)
+        self.turns = len(self.acts)
         partner, block = PARTNER[seat], _BLOCK.search(message)
         if block is None:
             self._unheard[seat] = ["Sent." if partner not in self.patches else "Your partner reads no more."]
