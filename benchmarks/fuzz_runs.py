@@ -228,7 +228,7 @@ def damage_place(step: Path, draw: random.Random) -> str:
         return "another name"
     files.remove(step)
     if kind == 1:
-        step.write_text("x")
+        step.write_text("x", encoding="utf-8")
     elif kind == 2:
         step.symlink_to(step)
     return ("", "a file", "a link to itself", "lost")[kind] + " in place of a checkpoint"

@@ -72,7 +72,7 @@ def test_the_names_of_runs_tell_one_dataset_from_another(
     monkeypatch.setenv("SCOPE_LITE_COOPERBENCH", f"{place}-moved")
     assert content() == own != shipped
     Path(f"{place}-moved").rename(place)
-    (place / "dataset/shop_task/task7/feature2/feature.md").write_text("Another name.")
+    (place / "dataset/shop_task/task7/feature2/feature.md").write_text("Another name.", encoding="utf-8")
     monkeypatch.setenv("SCOPE_LITE_COOPERBENCH", str(place))
     assert content() not in (own, shipped)
 
