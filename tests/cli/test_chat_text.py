@@ -146,12 +146,11 @@ def test_a_talk_with_a_member_is_an_evaluation_dialogue_with_it(member, model, s
     scene, keys = policy.scene, RowKeys(3, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))
     talk = play(policy, member, seed=3)
     told = scene.member(member)
-    about = draw_personas(scene.task.personas["test"], keys) if told.personas else [told.about]
 
     def seat(rows: RowKeys, systems: list[str]) -> PromptedSeat:
         return PromptedSeat([scene.voice(told)], systems, rows, "panel")
 
-    (rollout,) = scene.converse(policy.model, keys, seat, about, [member], "test")
+    (rollout,) = scene.converse(policy.model, keys, [told], seat, "test")
     assert said_by(talk, "agent") == rollout.acts and said_by(talk, member) == rollout.replies
     assert talk.ending and (talk.ending.outcome.said, talk.ending.reward) == (rollout.outcome, rollout.reward)
     assert said_by(talk, "form") == [persuadee.QUESTION] and talk.told == ""
