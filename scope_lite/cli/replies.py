@@ -142,7 +142,7 @@ def _write(
     from dataclasses import asdict
 
     from scope_lite.envs import tau2
-    from scope_lite.measure import write_replies
+    from scope_lite.measure.replies import write_replies
     from scope_lite.models.generate import TextSampler
     from scope_lite.store import provenance
     from scope_lite.store.files import replace_text

@@ -28,7 +28,7 @@ def collapse_doses(runs: pd.DataFrame, control: pd.DataFrame, horizon: int) -> p
     """What each run lost, beside how collapsed its simulator was on the histories that it visited.
 
     Args:
-        runs: of :func:`measure.stats.run_summaries`: variant, seed, summary, the panel and simulator/epsilon.
+        runs: of :func:`summaries.run_summaries`: variant, seed, summary, the panel and simulator/epsilon.
         control: the same of the control, a run a seed.
         horizon: turns of a dialogue: accumulated error is epsilon a turn times this many.
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 
 from scope_lite.experiments.contrasts import COMMON, like_for_like
 from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import SIMULATOR_COLOURS, draw_curves, note
+from scope_lite.figures.training import draw_curves, note
 
-TRAINED_WITH = tuple(SIMULATOR_COLOURS)
+TRAINED_WITH = ("sim-a", "sim-b", "sim-c")
 """partners that one of the compared runs trained with: sim-a in cross-play, all three in the frozen ensemble"""
 COLOURS = {
     "base": METHOD_COLOURS["base"],

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 import scope_lite
 from scope_lite.envs.nano import World
 from scope_lite.experiments.contrasts import members_of as members_of  # the notebooks take both from here
+from scope_lite.experiments.summaries import run_summaries as run_summaries
 from scope_lite.figures.style import save_figure
 from scope_lite.measure.stats import Interval, paired_interval, t_interval
-from scope_lite.measure.stats import run_summaries as run_summaries
 from scope_lite.store import load_rollouts
 from scope_lite.store.paths import FIGURES
 from scope_lite.store.provenance import git_state, package_version

@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_lite.figures.human_baseline import colour_of
 from scope_lite.figures.style import panel_grid, shared_legend
-from scope_lite.figures.yardstick import colour_of
 
 LINE = 0.12
 """height of a line of a reply, in inches"""

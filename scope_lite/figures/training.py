@@ -21,7 +21,8 @@ from scope_lite.measure.stats import t_interval
 from scope_lite.method.config import TEXT_WORLDS
 
 UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
-SIMULATOR_COLOURS = {"sim-a": "#D55E00", "sim-b": "#0072B2", "sim-c": "#009E73"}
+STORY = ("reward", UNSEEN, "entropy", "frac_reward_zero_std")
+"""metrics that tell of collapse: training reward, unseen reward, entropy and groups without signal"""
 DASHED = ("persona", "unsharpened")
 """variants that often lie on another one's line: through the gaps it can be seen"""
 LABELS = {
@@ -98,20 +99,17 @@ def titled_panels(
     return fig
 
 
-def _method_colours(table: pd.DataFrame, methods: Sequence[str]) -> dict[str, str]:
-    return {m: METHOD_COLOURS[m] for m in methods if m in set(table["variant"])}
-
-
-def figure_1(table: pd.DataFrame) -> Figure:
-    """Fig. 1 (a, b): held-out reward and entropy of RL (Single) against Verbalized Sampling. From ``methods``."""
-    colours = _method_colours(table, ("base", "single", "verbalized"))
-    return curve_panels(table, (UNSEEN, "entropy"), colours, METHOD_LABELS, ("(a)", "(b)"))
-
-
-def figure_3(table: pd.DataFrame) -> Figure:
-    """Fig. 3: three single-simulator runs: training reward, unseen reward, entropy. From ``single_by_simulator``."""
-    labels = {s: f"trained against {s}" for s in SIMULATOR_COLOURS}
-    return curve_panels(table, ("reward", UNSEEN, "entropy"), SIMULATOR_COLOURS, labels)
+def method_curves(
+    table: pd.DataFrame,
+    metrics: Sequence[str],
+    methods: Sequence[str] = tuple(METHOD_COLOURS),
+    lines: Mapping[str, tuple[str, str]] | None = None,
+    letters: Sequence[str] = (),
+) -> Figure:
+    """Curves of the ``methods`` that the table has; of other variants with ``lines``: variant -> (colour, label)."""
+    lines = lines or {m: (METHOD_COLOURS[m], METHOD_LABELS[m]) for m in methods}
+    colours, labels = ({name: line[i] for name, line in lines.items()} for i in (0, 1))
+    return curve_panels(table, metrics, colours, labels, letters)
 
 
 def figure_4(table: pd.DataFrame) -> Figure:
@@ -124,47 +122,7 @@ def figure_4(table: pd.DataFrame) -> Figure:
     if not retail.empty:
         panels.append((retail, REAL, f"(b) retail: {LABELS[REAL]}"))
     panels.append((persuasion, "entropy", "(c) persuasion: entropy (nats)"))
-    return titled_panels(panels, _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
-
-
-def figure_18(table: pd.DataFrame) -> Figure:
-    """Fig. 18: ``retail`` with the larger policy: unseen simulators, real users, entropy. From ``larger_retail``."""
-    return curve_panels(table, (UNSEEN, REAL, "entropy"), _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
-
-
-def figure_19(table: pd.DataFrame) -> Figure:
-    """Fig. 19: groups without signal, those at reward 1 and at 0, and entropy, every method. From ``methods``."""
-    metrics = ("frac_reward_zero_std", "frac_all_success", "frac_all_failure", "entropy")
-    return curve_panels(table, metrics, _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
-
-
-def figure_20(table: pd.DataFrame) -> Figure:
-    """Figs. 20, 21, 22, 28, 29: every method: training reward, training and unseen simulators, real users.
-
-    From ``methods``, ``methods_retail``, ``larger_retail``, ``family_persuasion``, ``family_retail``.
-    """
-    colours = _method_colours(table, list(METHOD_COLOURS))
-    return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
-
-
-def figure_25(table: pd.DataFrame) -> Figure:
-    """Fig. 25: RL (Single) and Verbalized Sampling on one simulator: training, unseen, entropy. From ``methods``."""
-    return curve_panels(
-        table, ("reward", UNSEEN, "entropy"), _method_colours(table, ("single", "verbalized")), METHOD_LABELS
-    )
-
-
-def figure_26(table: pd.DataFrame) -> Figure:
-    """Fig. 26: RL (Single) and Verbalized Sampling against two simulators of P. From ``stronger_simulator``."""
-    names = {"sim-a": "sim-a (qwen3-tiny)", "qwen3-small": "stronger (qwen3-small)"}
-    labels = {f"{m}, {s}": f"{METHOD_LABELS[m]}, {name}" for m in ("single", "verbalized") for s, name in names.items()}
-    colours = dict(zip(labels, ("#D55E00", "#E69F00", "#0072B2", "#56B4E9"), strict=True))
-    return curve_panels(table, ("reward", UNSEEN, REAL, "entropy"), colours, labels)
-
-
-def collapse_story(table: pd.DataFrame, colours: Mapping[str, str], labels: Mapping[str, str]) -> Figure:
-    """Training reward, unseen reward, entropy and signal of any set of variants."""
-    return curve_panels(table, ("reward", UNSEEN, "entropy", "frac_reward_zero_std"), colours, labels)
+    return titled_panels(panels, METHOD_COLOURS, METHOD_LABELS)
 
 
 def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[str, set[str]]) -> Figure:

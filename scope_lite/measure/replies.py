@@ -19,7 +19,6 @@ import numpy as np
 import pandas as pd
 
 from scope_lite.measure.clusters import cluster_labels
-from scope_lite.measure.intervals import clustered_interval
 from scope_lite.measure.samples import (
     at_smaller_sizes,
     chao_shen_entropy,
@@ -30,6 +29,7 @@ from scope_lite.measure.samples import (
     normalise_reply,
     plug_in_entropy,
 )
+from scope_lite.measure.stats import clustered_interval
 from scope_lite.models.gate import hear, readable
 from scope_lite.models.verbalized import VerbalizedParseError, read_output
 from scope_lite.store.errors import ScopeError
@@ -207,8 +207,7 @@ def summarise(measures: pd.DataFrame) -> pd.DataFrame:
         row["failure_rate"] = 1 - part["replies"].sum() / part["outputs"].sum()
         for name, top in (("mode_share", 1.0), ("cross_validated", 1.0), ("entropy", math.inf)):
             interval = clustered_interval(part[name].tolist())
-            row |= {name: interval.mean, f"{name}_low": np.maximum(interval.low, 0.0),
-                    f"{name}_high": np.minimum(interval.high, top), "histories": interval.clusters}  # fmt: skip
+            row |= interval.columns(name, most=top) | {"histories": interval.n}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -254,8 +253,6 @@ def token_level(table: pd.DataFrame) -> pd.DataFrame:
             row: dict[str, Any] = {"condition": condition, "tokens": k}
             entropies = [h[f"entropy_{k}"].mean() for h in histories]
             for name, values, top in (("mode_probability", modes, 1.0), ("entropy", entropies, math.inf)):
-                found = clustered_interval(values)
-                row |= {name: found.mean, f"{name}_low": np.maximum(found.low, 0.0),
-                        f"{name}_high": np.minimum(found.high, top)}  # fmt: skip
+                row |= clustered_interval(values).columns(name, most=top)
             rows.append(row)
     return pd.DataFrame(rows)

@@ -12,8 +12,9 @@ import pytest
 from scope_lite.cli.replies import table_name
 from scope_lite.envs import p4g, p4g_acts
 from scope_lite.envs.prompts import persuadee, persuader, persuader_chat
-from scope_lite.measure import production, read_replies, write_replies
+from scope_lite.measure import production
 from scope_lite.measure.production import CONDITIONS, History, Setting
+from scope_lite.measure.replies import read_replies, write_replies
 from scope_lite.models.generate import SamplingConfig, TextSampler
 from scope_lite.models.reply_cache import Reply, ReplyCache
 from scope_lite.store.errors import ScopeError

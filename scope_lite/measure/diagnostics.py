@@ -30,9 +30,10 @@ from scope_lite.envs.prompts import (
     user_simulator_chat,
 )
 from scope_lite.envs.tau2 import Scenario
-from scope_lite.measure import OPENING_WORDS, clustered_interval, distinct_n, measure_replies, normalise_reply
 from scope_lite.measure.patterns import PERSUADER_TALK, REFUSAL, SUPPORT_TALK
-from scope_lite.measure.stats import share_interval
+from scope_lite.measure.replies import OPENING_WORDS, measure_replies
+from scope_lite.measure.samples import distinct_n, normalise_reply
+from scope_lite.measure.stats import clustered_interval, share_interval
 from scope_lite.models.gate import REASONS, hear, readable
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_markdown
@@ -360,7 +361,7 @@ def _bounds(values: Sequence[float], unit: str) -> tuple[float, float]:
         exact = share_interval(int(sum(values)), len(values))
         return exact.low, exact.high
     t = clustered_interval(values)
-    return (max(0.0, t.low), min(1.0, t.high)) if unit == "share" and t.clusters > 1 else (t.low, t.high)
+    return (max(0.0, t.low), min(1.0, t.high)) if unit == "share" and t.n > 1 else (t.low, t.high)
 
 
 def _reading(m: Measure, mean: float, low: float, high: float) -> tuple[str, bool]:

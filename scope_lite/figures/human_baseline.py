@@ -1,7 +1,7 @@
 """Figures of a text simulator's variety: beside people, by what counts as the same, by sample size, by token.
 
-Tables in (from ``collapse`` and ``yardstick``), figures out. Bars and bands are 95 % intervals with histories (for
-people: dialogues) as units.
+Tables in (from ``measure.replies`` and ``measure.human_baseline``), figures out. Bars and bands are 95 % intervals with
+histories (for people: dialogues) as units.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def colour_of(condition: str) -> str | tuple[float, float, float]:
     return float(red), float(green), float(blue)
 
 
-def act_yardstick(table: pd.DataFrame, note: str, title: str = "How varied is the next dialogue act?") -> Figure:
+def acts_beside_people(table: pd.DataFrame, note: str, title: str = "How varied is the next dialogue act?") -> Figure:
     """People, and every way to sample a model, on the same axes; readable in a column of 9 cm.
 
     Columns: condition ("people" first), view ("given the act", "at one history"), and entropy and mode_share, each
