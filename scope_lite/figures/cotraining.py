@@ -115,7 +115,7 @@ def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure
     for ax, gamma in zip(axes, gammas, strict=True):
         rows = table[table["gamma"] == gamma].assign(variant=lambda t: t["kind"])
         draw_curves(ax, rows, EPSILON, KIND_COLOURS, {})
-        ax.set_title(f"γ₀ = {gamma:g}", loc="left", fontsize=8.5)
+        ax.set_title(f"γ₀ = {gamma:g}")
         _scale_by_data(ax, table.loc[table["gamma"].isin(gammas), EPSILON])
     for ax in axes[::2]:
         ax.set(ylabel=LABELS[EPSILON])
@@ -179,7 +179,7 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
             ax.grid(False)
         row[0].set_ylabel(kind)
     for ax, seed in zip(axes[0], seeds, strict=True):
-        ax.set_title(f"seed {seed}", fontsize=8.5)
+        ax.set_title(f"seed {seed}", loc="center")
     for ax in axes[-1]:
         ax.set_xlabel("step")
     patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for c, colour in colours.items() if c in said]
@@ -207,8 +207,7 @@ def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
         for k, (kind, colour) in enumerate(KIND_COLOURS.items()):
             rows = end[end["kind"] == kind]
             draw_doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
-        ax.set(xlabel="sharpness γ₀ at the start")
-        ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
+        ax.set(xlabel="sharpness γ₀ at the start", title=LABELS.get(column, column))
     shared_legend(fig)
     footnote(fig, note(end).replace("(thin lines)", "(points), end of training"))
     return fig
@@ -224,7 +223,7 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
     fig, axes = panel_grid(len(panels), 0.9 + 0.42 * rows, extra=0.3)
     for i, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=True)):
         image = _draw_cells(ax, values)
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_title(title)
         ax.set_xlabel(xlabel, fontsize=8)
         if i % 2:
             ax.set_yticklabels([])
@@ -281,7 +280,7 @@ def fake_variance(means: pd.DataFrame) -> Figure:
             ax.scatter(rows[VARIANCE], rows[UNEXPLAINED], sizes, color=colour, alpha=0.65, lw=0, label=kind)
         ax.set(xlabel="variance of the reward", xlim=(0, top), ylim=(0, top), aspect="equal")
         ax.locator_params(nbins=5)
-        ax.set_title(rule, loc="left", fontsize=8.5)
+        ax.set_title(rule)
     for ax in axes[::2]:
         ax.set(ylabel="part unexplained by acts")
     shared_legend(fig)
@@ -300,17 +299,15 @@ def ends_by_variant(
             if not len(values):
                 continue
             interval = t_interval(values)
-            half = 0 if interval.n == 1 else interval.high - interval.mean
             ax.plot(values, np.full(len(values), i + 0.22), "o", ms=3, alpha=0.5, color=colour, mew=0)
-            ax.errorbar(interval.mean, i, xerr=half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
+            ax.errorbar(interval.mean, i, xerr=interval.half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
         title = NAMES.get(column, LABELS.get(column, column))
-        ax.set_title(textwrap.fill(title, ROW_NAME), loc="left", fontsize=8.5)
-        ax.set(xlim=limits)
+        ax.set(xlim=limits, title=textwrap.fill(title, ROW_NAME))
     name_rows(axes, list(colours))
     axes[0].plot([], [], "o", ms=3, alpha=0.5, color="#555555", mew=0, label="a run")
     axes[0].plot([], [], "o-", ms=5, color="#555555", label="mean, 95 % interval")
     shared_legend(fig)
-    footnote(fig, note(end).replace("(thin lines)", "(small points)"))
+    footnote(fig, note(end, "small points"))
     return fig
 
 
@@ -372,5 +369,5 @@ def figure_17(table: pd.DataFrame) -> Figure:
     mark_paper_value(pay, POOL_SIZE, {float(k): i for i, k in enumerate(sorted(end["K"].unique()))})
     for ax in (pay, mode):
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
-    footnote(fig, note(table).replace("(thin lines)", "(points)"))
+    footnote(fig, note(table, "points"))
     return fig

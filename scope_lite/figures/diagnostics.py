@@ -37,7 +37,7 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
         ax.grid(axis="y", visible=False)
         for place, row in enumerate(part.itertuples()):
             _draw_row(ax, place, row, values[row.key].dropna().tolist(), top)
-    axes[0, 0].set_title(title, loc="left", parse_math=False)
+    axes[0, 0].set_title(title, fontsize=9, parse_math=False)
     handles = [
         Line2D([], [], color=GOOD, marker="o", markersize=6, linewidth=2, label="good"),
         Line2D([], [], color=LOOK, marker="o", markersize=6, linewidth=2, label="look at it"),

@@ -171,14 +171,13 @@ def plot_measured_odds(odds: pd.DataFrame, law: pd.DataFrame, rates: pd.DataFram
     axes[0].plot([], [], color="#555555", ls="--", label="early growth, continued")
     axes[0].set(yscale="log", xlabel="training step", ylabel="odds of the exploit")
     axes[0].set_ylim(top=float(odds.odds_exploit.max()) * 30)
-    axes[0].set_title("(a) odds leave the geometric line", loc="left", fontsize=8.5)
+    axes[0].set_title("(a) odds leave the geometric line")
     growth = rates[["early", "late"]].to_numpy()
     shown = growth[np.isfinite(growth) & (growth > 0)]
     ends = (shown.min() / 1.5, shown.max() * 1.5) if len(shown) else (0.01, 1.0)
     axes[1].plot(ends, ends, color=CEILING, ls=":", label="late as early: geometric")
     axes[1].set(xscale="log", yscale="log", xlabel="early growth (nats a step)", ylabel="late growth (nats a step)")
-    axes[1].set(xlim=ends, ylim=ends)
-    axes[1].set_title("(b) one dot a seed", loc="left", fontsize=8.5)
+    axes[1].set(xlim=ends, ylim=ends, title="(b) one dot a seed")
     shared_legend(fig)
     return fig
 

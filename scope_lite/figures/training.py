@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, panel_grid, shared_legend
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, heat_map, panel_grid, shared_legend
 from scope_lite.measure.stats import t_interval
 from scope_lite.method.config import TEXT_WORLDS
 
@@ -25,6 +25,8 @@ STORY = ("reward", UNSEEN, "entropy", "frac_reward_zero_std")
 """metrics that tell of collapse: training reward, unseen reward, entropy and groups without signal"""
 DASHED = ("persona", "unsharpened")
 """variants that often lie on another one's line: through the gaps it can be seen"""
+DOSE_COLOURS = (("#0072B2", "#E69F00"), ("#D55E00", "#009E73"))
+"""of columns; of two ways to make the runs"""
 LABELS = {
     "reward": "training reward",
     "entropy": "policy entropy (nats)",
@@ -64,13 +66,13 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
         ax.set_ylim(-0.03, 1.03)
 
 
-def note(table: pd.DataFrame) -> str:
-    """Scale (nano, or the model that speaks in text), worlds and seeds of a table of runs."""
+def note(table: pd.DataFrame, drawn: str = "thin lines") -> str:
+    """Scale (nano, or the model that speaks in text), worlds and seeds of a table of runs; ``drawn``: as what."""
     worlds = ", ".join(sorted(table["world"].unique()))
     seeds = table["seed"].nunique()
     in_text = table["world"].isin(TEXT_WORLDS).all()
     scale = ", ".join(sorted(table["model"].unique())) if in_text else "nano"
-    spread = "1 seed" if seeds == 1 else f"{seeds} seeds (thin lines), 95 % t-interval"
+    spread = "1 seed" if seeds == 1 else f"{seeds} seeds ({drawn}), 95 % t-interval"
     return f"{scale} · {worlds} · {spread}"
 
 
@@ -93,7 +95,7 @@ def titled_panels(
     fig, axes = panel_grid(len(panels))
     for ax, (table, metric, title) in zip(axes, panels, strict=True):
         draw_curves(ax, table, metric, colours, labels)
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_title(title)
     shared_legend(fig)
     footnote(fig, note(pd.concat([table for table, _, _ in panels])))
     return fig
@@ -133,19 +135,15 @@ def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[
     columns = [f"panel/{m}/reward" for m in members]
     means = summary.groupby("variant", sort=False)[columns].mean()
     fig, ax = plt.subplots(figsize=(WIDTH, 0.24 * len(members) + 1.6))
-    ax.imshow(means.to_numpy().T, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    heat_map(ax, means, lambda value: value < 0.6)
     for i, variant in enumerate(means.index):
         for j, member in enumerate(members):
-            value = means.iloc[i, j]
-            ax.text(i, j, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if value < 0.6 else "k")
             if member in seen.get(str(variant), set()):
                 frame = plt.Rectangle((i - 0.5, j - 0.5), 1, 1, fill=False, ec="#D55E00", lw=1.8)
                 ax.add_patch(frame)
     names = [METHOD_LABELS.get(str(v), str(v)) for v in means.index]
     ax.set_xticks(range(len(means)), names, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
     ax.set_yticks(range(len(members)), members, fontsize=8)
-    ax.grid(False)
-    ax.tick_params(length=0)
     footnote(fig, f"mean of {summary['seed'].nunique()} seeds, end of training; framed: trained with")
     return fig
 
@@ -156,35 +154,24 @@ def draw_doses(ax: Axes, doses: pd.Series, values: pd.Series, colour: str, label
     levels = np.sort(doses.unique())
     ax.plot(np.searchsorted(levels, doses) + shift, values, "o", ms=3, alpha=0.4, color=colour, mew=0)
     intervals = [t_interval(values[doses == level].to_numpy()) for level in levels]
-    half = [0 if i.n == 1 else i.high - i.mean for i in intervals]
     at = np.arange(len(levels)) + shift
-    ax.errorbar(at, [i.mean for i in intervals], half, color=colour, lw=1.5, capsize=2, label=label)
+    ax.errorbar(
+        at, [i.mean for i in intervals], [i.half for i in intervals], color=colour, lw=1.5, capsize=2, label=label
+    )
     ax.set_xticks(range(len(levels)), [f"{d:g}" for d in levels])
     ax.set_ylim(-0.03, 1.03)
 
 
-def dose_response(
-    summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel: str, colours: Sequence[str] = ("#0072B2", "#E69F00")
-) -> Figure:
-    """Reward at the end of training against a dial, a line a column."""
+def dose_response(summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel: str, by: str | None = None) -> Figure:
+    """Reward at the end of training against a dial, a line a column; of one column, with ``by``, a line a value."""
     fig, ax = plt.subplots(figsize=(3.8, 2.9))
-    for k, (column, colour) in enumerate(zip(columns, colours, strict=False)):
-        shift = 0.12 * (k - (len(columns) - 1) / 2)
-        draw_doses(ax, summary[x], summary[column], colour, LABELS.get(column, column), shift)
-    return _finish_doses(fig, ax, xlabel, summary["seed"].nunique())
-
-
-def two_doses(summary: pd.DataFrame, x: str, column: str, by: str, xlabel: str) -> Figure:
-    """One column against a dial, a line a value of ``by``."""
-    fig, ax = plt.subplots(figsize=(3.8, 2.9))
-    for k, (name, rows) in enumerate(summary.groupby(by, sort=False)):
-        draw_doses(ax, rows[x], rows[column], ("#D55E00", "#009E73")[k], str(name), 0.12 * (k - 0.5))
-    ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
-    return _finish_doses(fig, ax, xlabel, summary["seed"].nunique())
-
-
-def _finish_doses(fig: Figure, ax: Axes, xlabel: str, seeds: int) -> Figure:
+    lines = [(LABELS.get(column, column), summary, column) for column in columns]
+    if by:
+        ax.set_title(lines[0][0])
+        lines = [(str(name), rows, columns[0]) for name, rows in summary.groupby(by, sort=False)]
+    for k, ((label, rows, column), colour) in enumerate(zip(lines, DOSE_COLOURS[bool(by)], strict=False)):
+        draw_doses(ax, rows[x], rows[column], colour, label, 0.12 * (k - (len(lines) - 1) / 2))
     ax.set(xlabel=xlabel, ylabel="reward, end of training")
     fig.legend(loc="outside upper center", ncols=2)
-    footnote(fig, f"nano · {seeds} seeds (points), 95 % t-interval")
+    footnote(fig, f"nano · {summary['seed'].nunique()} seeds (points), 95 % t-interval")
     return fig

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from scope_lite.figures import human_baseline as figures
+from scope_lite.figures.style import use_style
 from scope_lite.measure import human_baseline as baseline
 from scope_lite.measure import replies as collapse
 from scope_lite.measure.samples import mode_share
@@ -142,6 +143,7 @@ def test_the_difference_of_independent_estimates_adds_their_squares() -> None:
 def test_the_figures_draw_every_condition_and_say_where_too_little_could_be_read() -> None:
     table = pd.concat([replies(LAW, n=8), replies(LAW, "direct, T = 0.4", n=8, seed=2),
                        replies(LAW, "VS, free", n=8, fails=0.9)])  # fmt: skip
+    use_style()
     varied = figures.acts_beside_people(baseline.acts_beside_people(table, people()), "a note")
     labels = ["people", "direct, T = 1", "direct, T = 0.4", "VS, free"]
     assert [label.get_text() for label in varied.axes[0].get_yticklabels()] == labels

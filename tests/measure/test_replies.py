@@ -64,9 +64,9 @@ def test_one_repeated_reply_is_fully_collapsed() -> None:
 
 def test_miller_madow_is_nearer_the_truth_than_the_plug_in() -> None:
     rng = np.random.default_rng(0)
-    samples = [rng.integers(8, size=16).tolist() for _ in range(400)]
-    plug_in = np.mean([samples.plug_in_entropy(sample) for sample in samples])
-    corrected = np.mean([samples.miller_madow_entropy(sample) for sample in samples])
+    drawn = [rng.integers(8, size=16).tolist() for _ in range(400)]
+    plug_in = np.mean([samples.plug_in_entropy(sample) for sample in drawn])
+    corrected = np.mean([samples.miller_madow_entropy(sample) for sample in drawn])
     assert plug_in < corrected
     assert abs(corrected - math.log(8)) < abs(plug_in - math.log(8)) / 2
 
@@ -194,8 +194,8 @@ def test_chao_shen_is_nearer_the_truth_than_miller_madow_where_much_is_unseen() 
     law = 1 / np.arange(1, 31)
     law /= law.sum()
     truth = -(law * np.log(law)).sum()
-    samples = [rng.choice(30, size=16, p=law).tolist() for _ in range(400)]
-    misses = [abs(np.mean([estimate(s) for s in samples]) - truth) for estimate in collapse.ESTIMATORS.values()]
+    drawn = [rng.choice(30, size=16, p=law).tolist() for _ in range(400)]
+    misses = [abs(np.mean([estimate(s) for s in drawn]) - truth) for estimate in collapse.ESTIMATORS.values()]
     assert misses[2] < misses[1] < misses[0]
 
 
