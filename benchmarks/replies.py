@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from scope_lite.envs.prompts import persuadee_chat
-from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import load_model
+from scope_lite.models.replies import SamplingConfig
 
 HISTORIES, REPLIES, TOKENS, REPEATS = 2, 64, 40, 2
 LINES = (

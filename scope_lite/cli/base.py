@@ -72,6 +72,13 @@ def print_table(table: pd.DataFrame, title: str = "") -> None:
     console().print(shown, markup=False) if table.size else typer.echo(f"{for_terminal(title) or 'table'}: nothing")
 
 
+def clock(seconds: float) -> str:
+    """Seconds as m:ss, or h:mm:ss from an hour on."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def split_pair(text: str, option: str) -> tuple[str, str]:
     """Split ``name=value``.
 

@@ -1,4 +1,4 @@
-"""``scope-lite run`` and ``figures``: the series, and its figures from their tables."""
+"""``scope-lite run`` and ``figures``: the notebooks, and their figures from the tables."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ def run(
     timeout: Annotated[int | None, typer.Option(min=1, max=10**7, help="Seconds a cell may take.")] = None,
 ) -> None:
     """Run the notebook series and leave its figures; what is unchanged is skipped."""
-    from scope_lite.cli import series
+    from scope_lite.cli import notebook_runner as runner
 
     folder = paths.HOME / "notebooks"
     pairs: list[tuple[str, Any]] = [split_pair(text, "--param") for text in param or []]
     parameters = once_each([*pairs, *([("seeds", seeds)] if seeds is not None else [])], "--param")
-    notebooks = series.series_notebooks(folder, scale, only or [], everything)
+    notebooks = runner.chosen_notebooks(folder, scale, only or [], everything)
     if not notebooks:
         raise ScopeError(f"there are no notebooks in {folder}; SCOPE_LITE_HOME names the folder that holds notebooks/")
-    hours = series.load_scale(folder, scale, remake=True).settings.hours
+    plans = runner.make_plans(notebooks, scale, parameters, remake=everything, execution_timeout=timeout)
+    hours = runner.load_scale(folder, scale, remake=True).settings.hours
     if everything and hours:
         typer.echo(f"--all trains at full seeds: about {hours:g} hours; it can be stopped and goes on where it was")
-    series.run_series(
-        notebooks, out, scale, parameters, fresh, remake=everything, execution_timeout=timeout, home=paths.HOME
-    )
+    runner.run_notebooks(plans, out, fresh, home=paths.HOME)
     from scope_lite.figures import gallery
 
     gallery.write_page(paths.FIGURES)

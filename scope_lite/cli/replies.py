@@ -62,7 +62,7 @@ def simulator_replies(
     from scope_lite.measure import production
     from scope_lite.models.api import open_sampler
     from scope_lite.models.generate import TextSampler
-    from scope_lite.models.reply_cache import ReplyCache
+    from scope_lite.models.replies import ReplyCache
 
     if role not in dialogues.ROLES:
         raise ScopeError(f"unknown role {role!r}: choose {' or '.join(dialogues.ROLES)}")

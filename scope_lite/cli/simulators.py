@@ -44,8 +44,8 @@ def simulator_report(
     played = _situations(scenarios, dialogues)
     from scope_lite.measure import diagnostics
     from scope_lite.models.api import open_sampler
-    from scope_lite.models.generate import SamplingConfig, TextSampler
-    from scope_lite.models.reply_cache import ReplyCache
+    from scope_lite.models.generate import TextSampler
+    from scope_lite.models.replies import ReplyCache, SamplingConfig
     from scope_lite.store.paths import cache_folder
 
     config = SamplingConfig(temperature, max_new_tokens, seed)
@@ -55,7 +55,7 @@ def simulator_report(
         rows = diagnostics.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
-            lambda chat: len(local.read_ids(chat)) if local else math.nan,
+            lambda chat: len(local.prompt_ids(chat)) if local else math.nan,
             lambda turn, turns: bar.update(1),
             max_new_tokens,
         )

@@ -40,7 +40,7 @@ from scope_lite.store.escaping import for_markdown
 from scope_lite.store.plain_yaml import read_yaml
 
 if TYPE_CHECKING:
-    from scope_lite.models.reply_cache import Reply
+    from scope_lite.models.replies import Reply
 
 DISTINCT_REPLIES = 8
 """distinct-n falls as replies are added, so it is always taken over the first eight of a history."""

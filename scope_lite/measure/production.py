@@ -23,8 +23,8 @@ from scope_lite.envs.p4g_acts import first_sentence, load_classifier
 from scope_lite.envs.prompts import persuadee, user_simulator
 from scope_lite.measure.replies import direct_rows, verbalized_rows
 from scope_lite.models.api import ApiSampler
-from scope_lite.models.generate import Message, SamplingConfig, TextSampler
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.replies import Message, Reply, SamplingConfig
 from scope_lite.models.verbalized import grammar
 from scope_lite.store.errors import ScopeError
 

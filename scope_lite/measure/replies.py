@@ -34,7 +34,7 @@ from scope_lite.store.escaping import for_csv
 from scope_lite.store.files import replace_text
 
 if TYPE_CHECKING:
-    from scope_lite.models.reply_cache import Reply
+    from scope_lite.models.replies import Reply
 
 OPENING_TOKENS = (1, 2, 4, 8)
 """Lengths k of an opening at which token-level quantities are kept."""

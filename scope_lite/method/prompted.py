@@ -25,8 +25,7 @@ from jaxtyping import Int
 from scope_lite.envs.prompts import with_verbalized_block
 from scope_lite.method.episodes import CONTEXT, Unsaid
 from scope_lite.models.gate import hear
-from scope_lite.models.generate import Message, SamplingConfig
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.replies import Message, Reply, SamplingConfig
 from scope_lite.models.rng import SEATS, RowKeys, mix
 from scope_lite.models.verbalized import ParseAccount, VerbalizedDistribution, VerbalizedParseError, grammar, parse
 

@@ -34,7 +34,7 @@ from scope_lite.models.generate import TextSampler
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import LoadedModel, load_model, pick_device, pick_format, require_model
 from scope_lite.models.records import Rollout
-from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.replies import ReplyCache
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import cache_folder, text_panel

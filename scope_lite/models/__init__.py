@@ -1,7 +1,7 @@
 """What computes: token transcripts, keyed randomness, transformers, Unsloth, vLLM and endpoints.
 
 ``records`` and ``rng`` are what every rollout is made of; ``hf``, ``unsloth`` and ``vllm`` hold a trainable model in a
-seat; ``generate``, ``api`` and ``reply_cache`` sample replies; ``chat`` writes a model's chat template; ``verbalized``
-reads the lists of Verbalized Sampling; ``pretrained`` and ``adapters`` load weights. What is not here: losses and
-advantages (``method``), and anything that knows a task.
+seat; ``replies`` says what a sampler of replies is, ``generate`` and ``api`` are two; ``chat`` writes a model's chat
+template; ``verbalized`` reads the lists of Verbalized Sampling; ``pretrained`` and ``adapters`` load weights. What is
+not here: losses and advantages (``method``), and anything that knows a task.
 """

@@ -2,9 +2,9 @@
 
 Every answer is recorded on disk, by content, the moment it arrives: a second run asks for nothing, needs no key, and
 gives the same replies. That record is what makes a result repeatable. Endpoints do not keep a seed's promise across
-batches, so none is sent; ``SamplingConfig.seed`` only tells one record from another. The SDK repeats what failed on
-the way (429, 5xx, timeouts, lost connections) with growing waits, and heeds Retry-After. What the endpoint says of
-itself is believed only as far as it can be true; what comes in at all, ``transport`` says.
+batches, so none is sent. The SDK repeats what failed on the way (429, 5xx, timeouts, lost connections) with growing
+waits, and heeds Retry-After. What the endpoint says of itself is believed only as far as it can be true
+(``completion``); what comes in at all, ``transport`` says.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -26,25 +26,24 @@ from scope_lite.models.completion import (
     TOO_LONG,
     Completion,
     can_spare,
+    most_tokens,
     one_line,
     read_completion,
     spare_field,
 )
 from scope_lite.models.endpoint import Endpoint, parse_endpoint
-from scope_lite.models.generate import Message, SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import load_model
-from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.models.replies import OUTGROWN, Message, Reply, ReplyCache, Sampler, SamplingConfig
 from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     import openai
 
 FORMAT = "api 1"
-"""Part of every cache key; raise it when what is asked for changes."""
+"""Part of every record's name; raise it when what is asked for changes."""
 MAYBE_BILLED = (408, 502, 504, 524)
 """A gateway gave up waiting; the model behind it may have answered all the same. Other errors cost nothing."""
-TEMPLATE_TOKENS = (256, 16)
-"""Allowed for a chat template: in all (a default system prompt, say), and for each message."""
 
 
 @dataclass
@@ -70,8 +69,20 @@ class _Job:
     replies: int
 
 
-class ApiSampler:
-    """Samples replies from one endpoint, through a record on disk if it is given one."""
+class _Try(threading.local):
+    """The try that this thread has under way: its worst cost, its number, and whether that cost is still reserved."""
+
+    worst = 0.0
+    count = 0
+    open = False
+
+
+class ApiSampler(Sampler):
+    """Samples replies from one endpoint.
+
+    An endpoint tells no token ids and no entropies (NaN), and log-probabilities and largest probabilities only at
+    temperature 1, if at all: at others endpoints disagree on whether they report before or after it.
+    """
 
     def __init__(
         self,
@@ -97,72 +108,14 @@ class ApiSampler:
                 "concurrency, replies_per_request and timeout must be positive, and retries not negative, got "
                 f"{concurrency}, {replies_per_request}, {timeout} and {retries}"
             )
-        self.endpoint, self.cache, self.budget = endpoint, cache, budget or Budget()
+        super().__init__(endpoint.model, cache)
+        self.endpoint, self.budget = endpoint, budget or Budget()
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
         self.replies_per_request, self.replay_only = replies_per_request, replay_only
-        self.name = endpoint.model
         self.account = Account()
         self._left_out: set[str] = set()
         """fields that the endpoint refused"""
         self._try, self._books = _Try(), threading.Lock()
-
-    def sample(
-        self,
-        histories: Sequence[Sequence[Message]],
-        replies: int,
-        config: SamplingConfig | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> list[list[Reply]]:
-        """Get ``replies`` replies to each history; result ``[h][i]`` is reply i to history h.
-
-        As :meth:`TextSampler.sample`, but for what an endpoint does not tell: no token ids, entropies NaN, and
-        log-probabilities and largest probabilities NaN unless the temperature is 1 and the endpoint gives them (at
-        other temperatures endpoints disagree on whether they report before or after it). Where the endpoint says that a
-        history is longer than its model reads, the replies to it are empty, with failure "context".
-
-        Raises:
-            ScopeError: a grammar is set, no key, a refused or failing endpoint, an answer that is no chat completion,
-                a request that could exceed the budget, or a reply that is not recorded (``replay_only``). Answers that
-                arrived before are recorded.
-        """
-        config = config or SamplingConfig()
-        if replies < 1:
-            raise ScopeError(f"replies must be at least 1, got {replies}")
-        if config.grammar is not None:
-            raise ScopeError("an endpoint can't be held to a grammar: leave text.grammar out, or set it to false")
-        keys = [self._key(history, config) for history in histories]
-        done = {key: (self.cache.get(key) if self.cache else []) for key in keys}
-        # Equal histories share a key and are asked once; a longer recorded list serves a smaller request.
-        chats = dict(zip(keys, histories, strict=True))
-        short = {key: list(chat) for key, chat in chats.items() if len(done[key]) < replies}
-        if short and self.replay_only:
-            key = next(iter(short))
-            place = self.cache.path(key) if self.cache else "no cache"
-            raise ScopeError(
-                f"history {keys.index(key)} has {len(done[key])} recorded replies of {self.name}, not {replies} "
-                f"({place}): record them once without replay_only"
-            )
-        asked = {
-            key: [
-                _Job(key, chat, min(self.replies_per_request, replies - start))
-                for start in range(len(done[key]), replies, self.replies_per_request)
-            ]
-            for key, chat in short.items()
-        }
-        before, arrived = dict(done), dict[_Job, list[Reply]]()
-        for job, drawn in self._answers([job for jobs in asked.values() for job in jobs], config):
-            arrived[job] = drawn
-            # in the order in which they were asked for, whatever order they come in
-            done[job.key] = before[job.key] + [reply for job in asked[job.key] for reply in arrived.get(job, [])]
-            if self.cache:
-                self.cache.put(job.key, done[job.key])
-            if progress:
-                progress(sum(len(done[key]) >= replies for key in keys), len(keys))
-        return [done[key][:replies] for key in keys]
-
-    def recorded(self, histories: Sequence[Sequence[Message]], config: SamplingConfig) -> list[int]:
-        """How many replies to each history the record holds."""
-        return [len(self.cache.get(self._key(history, config))) if self.cache else 0 for history in histories]
 
     def spending(self) -> str:
         """One line on what was asked for, read, written and paid."""
@@ -175,10 +128,37 @@ class ApiSampler:
             f"{unsure}; answered by {served[:200]}{left_out}"
         )
 
-    def _key(self, history: Sequence[Message], config: SamplingConfig) -> str:
+    def _check(self, config: SamplingConfig) -> None:
+        if config.grammar is not None:
+            raise ScopeError("an endpoint can't be held to a grammar: leave text.grammar out, or set it to false")
+
+    def _prompt(self, history: Sequence[Message]) -> list[Message]:
+        return list(history)
+
+    def _key(self, prompt: list[Message], config: SamplingConfig) -> str:
         e = self.endpoint
-        content = [FORMAT, e.base_url.rstrip("/"), e.model, e.fixed_fields, list(history), asdict(config)]
+        content = [FORMAT, e.base_url.rstrip("/"), e.model, e.fixed_fields, prompt, asdict(config)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def _draw(
+        self, todo: dict[str, list[Message]], known: dict[str, list[Reply]], replies: int, config: SamplingConfig
+    ) -> Iterator[dict[str, list[Reply]]]:
+        if todo and self.replay_only:
+            key = next(iter(todo))
+            raise ScopeError(
+                f"a history has {len(known[key])} recorded replies of {self.name}, not {replies} "
+                f"({self.cache.path(key) if self.cache else 'no cache'}): record them once without replay_only"
+            )
+        most = self.replies_per_request
+        jobs = {
+            key: [_Job(key, messages, min(most, replies - i)) for i in range(len(known[key]), replies, most)]
+            for key, messages in todo.items()
+        }
+        arrived: dict[_Job, list[Reply]] = {}
+        for job, drawn in self._answers([job for asked in jobs.values() for job in asked], config):
+            arrived[job] = drawn
+            # in the order in which they were asked for, whatever order they come in
+            yield {job.key: known[job.key] + [r for asked in jobs[job.key] for r in arrived.get(asked, [])]}
 
     def _answers(self, jobs: list[_Job], config: SamplingConfig) -> Iterator[tuple[_Job, list[Reply]]]:
         """The jobs' replies as they arrive; after a failure nothing new is sent, and what is under way still counts."""
@@ -253,7 +233,7 @@ class ApiSampler:
             # A refusal costs nothing.
             said = f"{error.message} {error.body}"
             if error.status_code in (400, 413, 422, 500) and TOO_LONG.search(said):
-                return [Reply("", (), (math.nan,), (math.nan,), (math.nan,), False, "context")] * wanted
+                return [OUTGROWN] * wanted
             spare = spare_field(said, fields, self._left_out) if error.status_code in (400, 422) else None
             if spare is None:
                 raise self._complaint(error) from None  # the SDK's error holds the request, and that the key
@@ -318,23 +298,9 @@ class ApiSampler:
         return ScopeError(f"{where}: {one_line(error)}")
 
 
-class _Try(threading.local):
-    """The try that this thread has under way: its worst cost, its number, and whether that cost is still reserved."""
-
-    worst = 0.0
-    count = 0
-    open = False
-
-
-def _cancel(futures: Sequence[Any] | dict[Any, Any]) -> None:
+def _cancel(futures: Iterable[Future[Any]]) -> None:
     for future in futures:
         future.cancel()
-
-
-def most_tokens(messages: Sequence[Message]) -> int:
-    """No fewer tokens than the endpoint reads: a token stands for one byte at least, plus the chat template's own."""
-    text = sum(len(part.encode(errors="surrogatepass")) for message in messages for part in message.values())
-    return text + TEMPLATE_TOKENS[0] + TEMPLATE_TOKENS[1] * len(messages)
 
 
 def open_sampler(

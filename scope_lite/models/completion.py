@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scope_lite.models.endpoint import UNTRUNCATED
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.replies import Message, Reply
 
 MOST_TOKENS = 10**8
 """More than any request reads or writes; an account of more is none."""
+TEMPLATE_TOKENS = (256, 16)
+"""Allowed for a chat template: in all (a default system prompt, say), and for each message."""
 NEUTRAL = {"top_p": 1, **UNTRUNCATED, "frequency_penalty": 0, "presence_penalty": 0, "temperature": 1}
 """Fields of a request that say nothing at these values: left out where they are refused, in this order."""
 LENGTH_FIELDS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
@@ -25,6 +27,12 @@ TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 """How a refusal says that a chat outgrew what the model reads."""
+
+
+def most_tokens(messages: Sequence[Message]) -> int:
+    """No fewer tokens than the endpoint reads: a token stands for one byte at least, plus the chat template's own."""
+    text = sum(len(part.encode(errors="surrogatepass")) for message in messages for part in message.values())
+    return text + TEMPLATE_TOKENS[0] + TEMPLATE_TOKENS[1] * len(messages)
 
 
 @dataclass(frozen=True)

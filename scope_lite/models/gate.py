@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from scope_lite.models.reply_cache import Reply
+    from scope_lite.models.replies import Reply
 
 REASONS = {
     "context": "the chat outgrew what the model can read",

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,8 @@ def replace_text(path: Path, text: str) -> None:
     Raises:
         ScopeError: if the disk is full or may not be written to.
     """
-    # the pid keeps two writers apart; both end in a rename of a complete file
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # process and thread keep two writers apart; both end in a rename of a complete file
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         write_synced(beside, text.encode())
         with plain_disk_errors(path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import reprlib
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +17,7 @@ from pydantic import (
     field_validator,
 )
 
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import name_fault, place_fault
 
 
@@ -55,14 +54,6 @@ class Settings(BaseModel):
         if bool not in (wanted, *get_args(wanted)) and any(isinstance(one, bool) for one in given):
             raise ValueError("true and false (yes, no, on, off) are no text and no number")
         return value
-
-
-def closest(word: str, known: list[str], what: str) -> str:
-    """The one-line message for a name that is not known."""
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
-    listed = ", ".join(known[:25]) + (f", ... ({len(known)} in all)" if len(known) > 25 else "")
-    return f"unknown {what} {word!r}{hint} Known: {listed}"
 
 
 def merged(*layers: dict[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from scope_lite.store.checkpoints import steps_in
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.files import Number, read_lines, remove, take_lock
 from scope_lite.store.folder import SPARE_SUFFIXES, is_finished, lock_path, read_provenance, read_status
 from scope_lite.store.plain_yaml import read_yaml
-from scope_lite.store.settings import closest
+
+if TYPE_CHECKING:
+    import pandas as pd  # takes a second to import: the command line starts without it
 
 LABELS = ("method", "world", "seed", "model")
 LIST_COLUMNS = ["name", "state", "step", "steps", "reward", "size_mb", "started", "reason"]
@@ -43,6 +43,8 @@ def load_rollouts(folders: Iterable[Path]) -> pd.DataFrame:
 
 
 def _load(folders: Iterable[Path], name: str, values: Any) -> pd.DataFrame:
+    import pandas as pd
+
     rows = []
     for folder in map(Path, folders):
         if not (folder / name).is_file():
@@ -67,6 +69,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def list_runs(root: Path) -> pd.DataFrame:
     """Every run under ``root``, by name: state, steps done, last reward, size in MB, start in UTC."""
+    import pandas as pd
+
     folders = _run_folders(root)
     return pd.DataFrame([_summary(folder) for folder in folders], columns=LIST_COLUMNS)
 
@@ -147,6 +151,8 @@ def compare(a: Path, b: Path) -> Comparison:
     Raises:
         ScopeError: if one of them has no metrics.
     """
+    import pandas as pd
+
     flat = [_flatten(read_config(Path(folder))) for folder in (a, b)]
     keys = [key for key in dict.fromkeys([*flat[0], *flat[1]]) if flat[0].get(key) != flat[1].get(key)]
     config = pd.DataFrame(

@@ -14,7 +14,8 @@ import torch
 
 from scope_lite.envs import prompts, tau2
 from scope_lite.models import pretrained
-from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "02_simulator_collapse.ipynb"

@@ -24,8 +24,9 @@ from scope_lite.experiments.text_models.training import Trainer, perplexity, spo
 from scope_lite.models import adapters
 from scope_lite.models.adapters import split_adapter
 from scope_lite.models.chat import ChatFormat
-from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import load_model
+from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import tiny
 

@@ -9,20 +9,20 @@ import nbformat
 import papermill
 import pytest
 
-from scope_lite.cli.series import load_scale, make_plans, series_notebooks
+from scope_lite.cli.notebook_runner import chosen_notebooks, load_scale, make_plans
 from scope_lite.store.paths import HOME
 from tests.method.test_text_training import model  # noqa: F401  (a fixture: a tiny random chat model)
 
 NOTEBOOK = HOME / "notebooks" / "10_single_gpu.ipynb"
-FULL = load_scale(NOTEBOOK.parent, "full").own["10_single_gpu"]
+FULL = load_scale(NOTEBOOK.parent, "full").sections["10_single_gpu"]
 
 
 def test_the_scale_full_is_this_notebook_and_nano_leaves_it_out() -> None:
-    assert series_notebooks(NOTEBOOK.parent, "full") == [NOTEBOOK]
+    assert chosen_notebooks(NOTEBOOK.parent, "full") == [NOTEBOOK]
     for everything in (False, True):
-        usual = series_notebooks(NOTEBOOK.parent, "nano", everything=everything)
+        usual = chosen_notebooks(NOTEBOOK.parent, "nano", everything=everything)
         assert NOTEBOOK not in usual and len(usual) > 5
-    assert series_notebooks(NOTEBOOK.parent, "nano", only=["10"]) == [NOTEBOOK]
+    assert chosen_notebooks(NOTEBOOK.parent, "nano", only=["10"]) == [NOTEBOOK]
     (planned,) = make_plans([NOTEBOOK], "full", {"gpu": "48"})
     assert planned.parameters["gpu"] == "48" and planned.parameters["model"] == FULL["model"]
 

@@ -13,8 +13,8 @@ from scope_lite.cli import app
 from scope_lite.figures.diagnostics import health_report
 from scope_lite.measure import diagnostics
 from scope_lite.measure.diagnostics import CUSTOMER, PERSUADEE, Situation
-from scope_lite.models.generate import SamplingConfig, TextSampler
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import tiny
 
@@ -224,7 +224,7 @@ def test_a_chat_that_outgrows_the_model_is_a_row_and_no_end_of_the_report() -> N
     rows = diagnostics.play(
         situations,
         lambda chats: sampler.sample(chats, 2, SamplingConfig(max_new_tokens=6)),
-        lambda chat: len(sampler.read_ids(chat)),
+        lambda chat: len(sampler.prompt_ids(chat)),
     )
     table = diagnostics.report(rows, situations).set_index("key")
     assert 0 < table.loc["context", "value"] <= 1 and table.loc["tokens_read", "value"] > 500

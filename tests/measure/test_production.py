@@ -15,8 +15,8 @@ from scope_lite.envs.prompts import persuadee, persuader, persuader_chat
 from scope_lite.measure import production
 from scope_lite.measure.production import CONDITIONS, History, Setting
 from scope_lite.measure.replies import read_replies, write_replies
-from scope_lite.models.generate import SamplingConfig, TextSampler
-from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.replies import Reply, ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
 
 WORDS = ("I would like to donate.", "How much reaches the children?", "No.", "")
@@ -31,7 +31,7 @@ class Canned(TextSampler):
         self.cache, self.rows, self.name, self.stop_ids, self.lives = cache, 16, "canned", frozenset({0}), lives
         self.decoded, self.context, self.opened = 0, None, ""
 
-    def read_ids(self, history):  # type: ignore[no-untyped-def]
+    def prompt_ids(self, history):  # type: ignore[no-untyped-def]
         return list(" ".join(message["content"] for message in history).encode())
 
     def _rows(self, config):  # type: ignore[no-untyped-def]

@@ -16,7 +16,7 @@ from scipy import stats as scipy_stats
 from scope_lite.figures import text as figures
 from scope_lite.measure import clusters, samples, stats
 from scope_lite.measure import replies as collapse
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.replies import Reply
 from scope_lite.store.errors import ScopeError
 
 

@@ -22,9 +22,9 @@ from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene
 from scope_lite.method.train import train
 from scope_lite.models.gate import REASONS, Said, heard
-from scope_lite.models.generate import OUTGROWN, SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
 from scope_lite.models.records import FAILED
-from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.models.replies import OUTGROWN, Reply, ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
 from tests.cli.test_chat_text import messages, opened, said_by
 from tests.cli.test_chat_text import play as talk_with

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from scope_lite import MAX_SEED, cli
-from scope_lite.cli.series.parameters import Plan, load_scale
-from scope_lite.cli.series.reuse import Ledger
+from scope_lite.cli.notebook_runner.ledger import Ledger
+from scope_lite.cli.notebook_runner.parameters import Plan, load_scale
 from scope_lite.envs.cooperbench.dataset import read_base
 from scope_lite.method.config import METHODS, load_config, method_config, parse_config
 from scope_lite.method.members import read_panel
@@ -340,7 +340,8 @@ def test_a_folder_called_as_the_embedded_model_is_not_in_a_runs_name(tmp_path, m
 
 
 def test_a_variable_that_is_empty_is_unset_and_a_folder_is_absolute(tmp_path):
-    code = "import os; from scope_lite import paths as p; print(p.HOME, p.cache_folder(), os.environ['SCOPE_LITE_P4G'])"
+    code = "from scope_lite.store import paths as p; import os; "
+    code += "print(p.HOME, p.cache_folder(), os.environ['SCOPE_LITE_P4G'])"
 
     def told(**variables: str) -> list[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "SCOPE_LITE_P4G": "raw", **variables}

@@ -22,10 +22,9 @@ from scope_lite.method.learner import Learner
 from scope_lite.method.text import TextScene
 from scope_lite.method.text_tasks import open_task
 from scope_lite.method.train import train
-from scope_lite.models.generate import SamplingConfig
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import FAILED, Transcript
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.models.rng import RowKeys
 from scope_lite.store import checkpoints, paths
 from scope_lite.store.errors import ScopeError

@@ -15,8 +15,8 @@ from scope_lite.envs import prompts
 from scope_lite.measure import replies as collapse
 from scope_lite.models.api import ApiSampler, open_sampler
 from scope_lite.models.endpoint import UNTRUNCATED, Endpoint, parse_endpoint
-from scope_lite.models.generate import SamplingConfig, TextSampler
-from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.generate import TextSampler
+from scope_lite.models.replies import ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import tiny
 from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)

@@ -1,5 +1,6 @@
 """What an endpoint costs: a budget is never exceeded, and what was really spent is charged."""
 
+# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import math
@@ -10,18 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_lite.models.api import most_tokens
 from scope_lite.models.budget import Budget
+from scope_lite.models.completion import most_tokens
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import byte_tokenizer
-from tests.standins.endpoint_server import (
+from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     CHATS,
     CONFIG,
     USAGE,
     Server,
+    environment,
     ok,
     refusal,
     sampler,
+    server,
+    waits,
 )
 
 

@@ -1,5 +1,6 @@
 """What an endpoint said is on record, and its key nowhere; which addresses are asked at all."""
 
+# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import logging
@@ -9,18 +10,20 @@ import pytest
 
 from scope_lite.models.api import Account, ApiSampler
 from scope_lite.models.endpoint import NO_KEY, Endpoint, parse_endpoint
-from scope_lite.models.generate import SamplingConfig
-from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.replies import ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
-from tests.standins.endpoint_server import (
+from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     CHATS,
     CONFIG,
     KEY,
     Server,
+    environment,
     on_disk,
     refusal,
     sampler,
+    server,
     texts,
+    waits,
 )
 
 
@@ -48,11 +51,11 @@ def test_more_replies_later_keep_the_first_ones(server: Server, tmp_path: Path) 
 def test_replay_names_the_missing_entry_and_sends_nothing(server: Server, tmp_path: Path) -> None:
     sampler(server, tmp_path).sample(CHATS[:2], 3, CONFIG)
     with pytest.raises(
-        ScopeError, match=r"history 2 has 0 recorded replies of small-model, not 3 \(.+\.json\)"
+        ScopeError, match=r"a history has 0 recorded replies of small-model, not 3 \(.+\.json\)"
     ) as caught:
         sampler(server, tmp_path, replay_only=True).sample(CHATS, 3, CONFIG)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ScopeError, match="history 0 has 3 recorded replies"):
+    with pytest.raises(ScopeError, match="a history has 3 recorded replies"):
         sampler(server, tmp_path, replay_only=True).sample(CHATS[:2], 4, CONFIG)
     assert len(server.bodies) == 2
 

@@ -3,7 +3,6 @@
 # ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from scope_lite.models.api import ApiSampler
 from scope_lite.models.budget import Budget
 from scope_lite.models.endpoint import Endpoint
-from scope_lite.models.generate import SamplingConfig
+from scope_lite.models.replies import OUTGROWN, SamplingConfig
 from scope_lite.store.errors import ScopeError
 from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     CHATS,
@@ -165,10 +164,11 @@ def test_a_chat_that_outgrew_the_model_ends_alone(server: Server, tmp_path: Path
     budget = Budget(1, (1.0, 1.0))
     drawn = sampler(server, tmp_path, budget=budget).sample(CHATS, 2, CONFIG)
     assert [[reply.failure for reply in replies] for replies in drawn] == [["", ""], ["context"] * 2, ["", ""]]
-    assert texts(drawn)[1] == ["", ""] and not drawn[1][0].finished and math.isnan(drawn[1][0].top_probs[0])
+    assert drawn[1] == [OUTGROWN] * 2
     assert len(server.bodies) == 3 and budget.spent == pytest.approx(50e-6), "no second try, and a refusal is free"
-    again = sampler(server, tmp_path, replay_only=True).sample(CHATS, 2, CONFIG)
+    again = sampler(server, tmp_path).sample(CHATS, 2, CONFIG)
     assert [reply.failure for reply in again[1]] == ["context"] * 2 and texts(again) == texts(drawn)
+    assert len(server.bodies) == 4, "what failed is no reply: it alone is asked for again"
 
 
 @pytest.mark.parametrize("message", ["max_tokens is too large: 10, at most 5 may be written", "no such model", "no"])

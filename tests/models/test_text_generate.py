@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from scope_lite.models import generate, shared_prefix, verbalized
+from scope_lite.models import draw, generate, shared_prefix, verbalized
 from scope_lite.models.chat import FIXED_DATE
 from scope_lite.models.constrained import compile_grammar
-from scope_lite.models.generate import SamplingConfig, TextSampler, reply_uniforms
+from scope_lite.models.generate import TextSampler, reply_uniforms
 from scope_lite.models.pretrained import LoadedModel
-from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.models.replies import Reply, ReplyCache, SamplingConfig
 from scope_lite.models.shared_prefix import Readings
 from scope_lite.store.errors import ScopeError
 
@@ -216,7 +216,7 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution_and_never_a_forbid
     scores = torch.randn(1, vocab, generator=generator) * 4
     scores[torch.rand(1, vocab, generator=generator) < 0.7] = -torch.inf
     scores[0, seed % vocab] = 0.0
-    tokens, numbers = generate.draw(scores, torch.tensor([uniform], dtype=torch.float64))
+    tokens, numbers = draw.draw(scores, torch.tensor([uniform], dtype=torch.float64))
     token = int(tokens[0])
     assert torch.isfinite(scores[0, token]) and torch.isfinite(numbers).all()
     cumulative = scores[0].double().softmax(-1).cumsum(-1)
@@ -225,9 +225,9 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution_and_never_a_forbid
 
 
 def test_many_rows_at_a_temperature_are_drawn_as_one_by_one_from_the_scaled_scores() -> None:
-    scores = torch.randn(2 * generate.ROWS_IN_CACHE + 3, 500, generator=torch.Generator().manual_seed(1)) * 3
+    scores = torch.randn(2 * draw.ROWS_IN_CACHE + 3, 500, generator=torch.Generator().manual_seed(1)) * 3
     uniforms = torch.rand(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    tokens, numbers = generate.draw(scores, uniforms, 0.4)
+    tokens, numbers = draw.draw(scores, uniforms, 0.4)
     probs = (scores.double() / 0.4).softmax(-1)
     assert tokens.tolist() == [int((p.cumsum(-1) <= u).sum()) for p, u in zip(probs, uniforms, strict=True)]
     logp = probs.gather(-1, tokens[:, None])[:, 0].log()
@@ -238,7 +238,7 @@ def test_many_rows_at_a_temperature_are_drawn_as_one_by_one_from_the_scaled_scor
 def test_draws_have_the_right_frequencies() -> None:
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2])
     uniforms = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
-    tokens, _ = generate.draw(probs.log().repeat(1000, 1), uniforms)
+    tokens, _ = draw.draw(probs.log().repeat(1000, 1), uniforms)
     assert torch.bincount(tokens, minlength=4).tolist() == [500, 0, 300, 200]
 
 
@@ -371,7 +371,7 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_leaves_nothing_behind(tm
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("scope_lite.models.reply_cache.os.replace", full)
+    monkeypatch.setattr("scope_lite.store.files.os.replace", full)
     with pytest.raises(ScopeError, match="No space left") as caught:
         ReplyCache(tmp_path).put("aa11", [])
     assert "\n" not in str(caught.value)

@@ -27,11 +27,10 @@ from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.text_tasks import open_task
 from scope_lite.method.train import train
 from scope_lite.models.adapters import with_adapter
-from scope_lite.models.generate import SamplingConfig
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import collate
-from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.replies import ReplyCache, SamplingConfig
 from scope_lite.models.rng import RowKeys
 from scope_lite.models.verbalized import grammar
 from scope_lite.models.vllm.engine import VllmEngine, VllmSettings, environment

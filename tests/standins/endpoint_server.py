@@ -15,8 +15,7 @@ import pytest
 
 from scope_lite.models.api import ApiSampler
 from scope_lite.models.endpoint import Endpoint
-from scope_lite.models.generate import SamplingConfig
-from scope_lite.models.reply_cache import ReplyCache
+from scope_lite.models.replies import ReplyCache, SamplingConfig
 
 KEY = "sk-secret-0123456789abcdef"
 CHATS = [[{"role": "system", "content": "be a customer"}, {"role": "user", "content": f"line {i}"}] for i in range(3)]

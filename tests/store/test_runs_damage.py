@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scope_lite import store as runs
-from scope_lite.cli.series.reuse import Ledger
+from scope_lite.cli.notebook_runner.ledger import Ledger
 from scope_lite.store import checkpoints, provenance
 from scope_lite.store.errors import ScopeError
 from tests.store.test_runs import finish_run, open_run, snapshot, weights
@@ -273,14 +273,14 @@ def test_a_dialogue_of_another_shape_is_told_with_its_line(tmp_path, change):
         "[]",
         DEEP,
         '{"notebooks": []}',
-        '{"notebooks": {"a": 3}, "files": {}, "seconds": {}}',
+        '{"notebooks": {"a": 3}}',
         "{}",
         "\0",
-        '{"files": 1}',
+        '{"notebooks": {"a": {"key": "", "inputs": {}, "outputs": {}, "seconds": {"nano": "1"}}}}',
     ],
 )
-def test_a_damaged_ledger_of_the_series_is_told_and_begun_anew(tmp_path, caplog, text):
+def test_a_damaged_ledger_of_the_notebooks_is_told_and_begun_anew(tmp_path, caplog, text):
     path = tmp_path / "series.json"
     path.write_text(text)
-    assert Ledger(path, tmp_path)._content == {"notebooks": {}, "files": {}, "seconds": {}}
+    assert Ledger(path, tmp_path).entries == {}
     assert "every notebook runs again" in caplog.text

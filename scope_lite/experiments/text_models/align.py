@@ -57,10 +57,10 @@ from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner
 from scope_lite.method.text import fold_adapters
 from scope_lite.models import adapters
-from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import SMOLLM2, LoadedModel, load_model
 from scope_lite.models.records import Transcript, collate
-from scope_lite.models.reply_cache import Reply
+from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store import checkpoints
 from scope_lite.store.errors import ScopeError
 

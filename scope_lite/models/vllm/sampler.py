@@ -7,9 +7,9 @@ import json
 import math
 
 from scope_lite.models.adapters import adapter_fingerprint
-from scope_lite.models.generate import SamplingConfig, TextSampler
+from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import LoadedModel
-from scope_lite.models.reply_cache import Reply, ReplyCache
+from scope_lite.models.replies import Reply, ReplyCache, SamplingConfig
 from scope_lite.models.vllm.engine import Adapter, Drawn, VllmEngine
 
 
@@ -30,8 +30,9 @@ class VllmSampler(TextSampler):
         self._served = ["vllm", engine.settings.dtype, adapter_fingerprint(adapter.folder) if adapter else None]
 
     def _key(self, prompt: list[int], config: SamplingConfig) -> str:
-        content = [self._served, super()._key(prompt, config)]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        key = super()._key(prompt, config)
+        content = [self._served, key]
+        return key and hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _decode(self, prompts: list[list[int]], start: int, stop: int, config: SamplingConfig) -> list[list[Reply]]:
         """Replies ``start`` to ``stop - 1`` to each prompt, in one call."""

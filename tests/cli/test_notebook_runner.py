@@ -1,4 +1,4 @@
-"""The series refuses wrong parameters early, tells failures plainly, and never computes twice what still stands."""
+"""The runner refuses wrong parameters early, tells failures plainly, and never computes twice what still stands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from filelock import FileLock
 from nbformat import v4
 from rich.console import Console
 
-from scope_lite.cli import series
-from scope_lite.cli.series import display, parameters, reuse
-from scope_lite.cli.series.execute import NotebookFailed
+from scope_lite.cli import notebook_runner as runner
+from scope_lite.cli.notebook_runner import ledger, parameters, progress
+from scope_lite.cli.notebook_runner.execute import NotebookFailed
 from scope_lite.store.errors import ScopeError
 
 PARAMETERS = "seeds: int = 3  # how many\nrate: float = 0.1\nname: str = 'a'\nsteps: list[int] = [1, 2]\nquick = False"
@@ -46,19 +46,20 @@ def home(tmp_path) -> Path:
     return tmp_path
 
 
-def run(home: Path, *notebooks: Path, **options) -> tuple[list[str], str]:
-    """Run the series; what became of each notebook, and what was shown."""
+def run(home: Path, *notebooks: Path, fresh: bool = False, **options) -> tuple[list[str], str]:
+    """Run notebooks; what became of each notebook, and what was shown."""
     console = Console(file=io.StringIO(), force_terminal=False)
     try:
-        results = series.run_series(notebooks, home / "runs" / "series", home=home, console=console, **options)
+        plans = runner.make_plans(notebooks, "nano", options.pop("parameters", {}), **options)
+        outcomes = runner.run_notebooks(plans, home / "runs" / "series", fresh, home, console)
     except ScopeError as exc:
         exc.shown = console.file.getvalue()
         raise
-    return [result.outcome for result in results], console.file.getvalue()
+    return outcomes, console.file.getvalue()
 
 
 def plan_of(path: Path, **overrides) -> dict:
-    return series.make_plans([path], "nano", overrides)[0].parameters
+    return runner.make_plans([path], "nano", overrides)[0].parameters
 
 
 # -- parameters -----------------------------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ def test_values_come_from_the_file_then_from_the_command_line(home):
 def test_remake_lays_its_section_over_the_rest_only_on_demand(home):
     path = notebook(home, "03_one")
     scale_file(home, all={"seeds": 2}, remake={"all": {"seeds": 10}, "settings": {"execution_timeout": 9}})
-    usual, full = (series.make_plans([path], "nano", {}, remake=remake)[0] for remake in (False, True))
+    usual, full = (runner.make_plans([path], "nano", {}, remake=remake)[0] for remake in (False, True))
     assert (usual.parameters["seeds"], usual.execution_timeout) == (2, 3600)
     assert (full.parameters["seeds"], full.execution_timeout) == (10, 9)
 
@@ -151,10 +152,10 @@ def test_a_yaml_tag_is_refused_and_runs_nothing(home):
 def test_unknown_scales_and_notebooks_name_the_closest(home):
     path = notebook(home, "03_one_frozen_simulator")
     with pytest.raises(ScopeError, match="unknown scale 'nanoo'; did you mean 'nano'"):
-        series.make_plans([path], "nanoo", {})
-    assert series.select([path], ["03"]) == [path]
+        runner.make_plans([path], "nanoo", {})
+    assert runner.chosen_notebooks(path.parent, "nano", ["03"]) == [path]
     with pytest.raises(ScopeError, match="unknown notebook '03_one_frozn"):
-        series.select([path], ["03_one_frozn"])
+        runner.chosen_notebooks(path.parent, "nano", ["03_one_frozn"])
 
 
 def test_without_any_parameter_file_the_folder_is_named(home):
@@ -252,15 +253,15 @@ def test_a_missing_kernel_is_one_line(home):
         run(home, path)
 
 
-def test_two_series_into_one_folder_are_refused(home):
+def test_two_runs_into_one_folder_are_refused(home):
     path = notebook(home, "00_a")
     out = home / "runs" / "series"
     out.mkdir(parents=True)
-    with FileLock(out / ".lock"), pytest.raises(ScopeError, match="another series is running"):
+    with FileLock(out / ".lock"), pytest.raises(ScopeError, match="another run of the notebooks"):
         run(home, path)
 
 
-# -- reuse ----------------------------------------------------------------------------------------------------------
+# -- ledger ---------------------------------------------------------------------------------------------------------
 
 
 class Record:
@@ -273,13 +274,13 @@ class Record:
         return parameters.Plan(self.home / "notebooks" / f"{stem}.ipynb", "nano", values, 60)
 
     def run(self, stem: str, **writes: str) -> None:
-        with reuse.Ledger(self.path, self.home).watch(self.plan(stem)):
+        with ledger.Ledger(self.path, self.home).watch(self.plan(stem)):
             for name, text in writes.items():
                 path = self.home / name.replace("__", "/").replace("_dot_", ".")
                 path.write_text(text)
 
     def stands(self, stem: str, **values) -> bool:
-        return reuse.Ledger(self.path, self.home).is_unchanged(self.plan(stem, **values))
+        return ledger.Ledger(self.path, self.home).is_unchanged(self.plan(stem, **values))
 
 
 @pytest.fixture
@@ -309,7 +310,7 @@ def test_parameters_data_source_and_versions_count_as_a_change(record, monkeypat
     record.run("00_a")
     for name, stand_in in (("package_version", lambda name: "9"), ("_digest_all", lambda files, root: "other")):
         with monkeypatch.context() as patch:
-            patch.setattr(reuse, name, stand_in)
+            patch.setattr(ledger, name, stand_in)
             assert not record.stands("00_a")
     assert record.stands("00_a")
 
@@ -344,7 +345,7 @@ def test_a_figure_drawn_again_by_a_later_notebook_keeps_both(record):
 
 def test_a_notebook_that_failed_is_forgotten_and_a_damaged_record_is_no_obstacle(record, caplog):
     record.run("00_a")
-    with pytest.raises(ValueError), reuse.Ledger(record.path, record.home).watch(record.plan("00_a")):
+    with pytest.raises(ValueError), ledger.Ledger(record.path, record.home).watch(record.plan("00_a")):
         raise ValueError
     assert not record.stands("00_a")
     record.path.write_text("{")
@@ -353,7 +354,7 @@ def test_a_notebook_that_failed_is_forgotten_and_a_damaged_record_is_no_obstacle
     assert record.stands("00_a")
 
 
-# -- display --------------------------------------------------------------------------------------------------------
+# -- progress -------------------------------------------------------------------------------------------------------
 
 
 def test_the_line_names_notebook_cell_training_step_and_time_left(home):
@@ -362,29 +363,23 @@ def test_the_line_names_notebook_cell_training_step_and_time_left(home):
     (folder.parent / ".locks").mkdir()
     status = {"state": "running", "step": 60, "steps": 150, "pid": os.getpid()}
     (folder / "status").write_text(json.dumps(status))
-    shown = display.Display([3600.0, 60.0], home / "runs", Console(file=io.StringIO()))
-    shown.start("03_one")
-    shown.cell(5, 14)
-    with FileLock(folder.parent / ".locks" / f"{folder.name}.lock"):
+    shown = progress.Progress([3600.0, 60.0], home / "runs", Console(file=io.StringIO()))
+    with FileLock(folder.parent / ".locks" / f"{folder.name}.lock"), shown.running("03_one"):
+        shown.cell(5, 14)
         assert shown.line() == (
             "[1/2] 03_one · cell 5/14 · step 60/150 (persuasion-single-seed0) · 0:00 · about 1:01:00 left"
         )
     (folder / "status").write_text(json.dumps({**status, "state": "finished"}))
-    assert display.training_line(home / "runs") == ""
+    assert progress.training_line(home / "runs") == ""
 
 
-def test_a_terminal_gets_a_live_line_and_a_log_gets_a_heartbeat(home, monkeypatch):
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=200)
-    with display.Display([None], home / "runs", terminal) as shown:
-        shown.start("03_one")
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_terminal_gets_a_live_line_and_a_log_gets_a_heartbeat(home, monkeypatch, terminal):
+    monkeypatch.setattr(progress, "HEARTBEAT_SECONDS", 0.01)
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=200)
+    with progress.Progress([None], home / "runs", console) as shown, shown.running("03_one"):
         shown.cell(1, 2)
-        shown._live.refresh()
-        shown.finish()
-    assert "cell 1/2" in terminal.file.getvalue() and "done in" in terminal.file.getvalue()
-    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.01)
-    plain = Console(file=io.StringIO(), force_terminal=False)
-    with display.Display([None], home / "runs", plain) as shown:
-        shown.start("03_one")
-        shown.cell(1, 2)
-        while "cell 1/2" not in plain.file.getvalue():
+        while "cell 1/2" not in console.file.getvalue():
             time.sleep(0.01)
+    assert "done in" in console.file.getvalue()
+    assert ("started" in console.file.getvalue()) is not terminal

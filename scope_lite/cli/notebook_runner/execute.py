@@ -20,8 +20,8 @@ from papermill.engines import NBClientEngine, NotebookExecutionManager, papermil
 from papermill.exceptions import PapermillExecutionError
 from papermill.log import logger
 
-from scope_lite.cli.series.parameters import Plan
-from scope_lite.store.errors import ScopeError
+from scope_lite.cli.notebook_runner.parameters import Plan
+from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.files import plain_disk_errors
 
 START_TIMEOUT = 120
@@ -58,18 +58,10 @@ class WatchedEngine(NBClientEngine):
         client = PapermillNotebookClient(
             nb_man, timeout=execution_timeout, startup_timeout=start_timeout, kernel_name=kernel_name, log=logger
         )
-        with kernel_log.open("wb") as stderr, tempfile.TemporaryDirectory(prefix="scope-lite-kernel-") as nobody:
-            return client.execute(stderr=stderr, env=kernel_environment(nobody))
-
-
-def kernel_environment(home: str) -> dict[str, str]:
-    """This process's environment for a kernel, which shows figures itself, but none of what users let IPython run.
-
-    Args:
-        home: an empty folder, in place of the user's profiles.
-    """
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONSTARTUP", "MPLBACKEND")}
-    return {**kept, "IPYTHONDIR": home, "JUPYTER_CONFIG_DIR": home}
+        with kernel_log.open("wb") as stderr, tempfile.TemporaryDirectory(prefix="scope-lite-kernel-") as empty:
+            # the kernel shows figures itself, and runs none of what users let IPython run at its start
+            kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONSTARTUP", "MPLBACKEND")}
+            return client.execute(stderr=stderr, env={**kept, "IPYTHONDIR": empty, "JUPYTER_CONFIG_DIR": empty})
 
 
 papermill_engines.register(ENGINE, WatchedEngine)
@@ -85,15 +77,17 @@ def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> 
         ScopeError: if there is no kernel to run it in, or the disk is full.
     """
     kernel_log = executed.with_suffix(".kernel.log")
-    last = {"number": 0, "source": ""}
+    cell = (0, "")
 
     def note(number: int, total: int, source: str) -> None:
-        last.update(number=number, source=source)
+        nonlocal cell
+        cell = (number, source)
         on_cell(number, total)
 
-    def failed(why: str, run: int | None = None) -> NotebookFailed:
-        where = f"cell {last['number']}" + (f", In [{run}]" if run else "")
-        line = str(last["source"]).strip().split("\n")[0][:60]
+    def failed(why: str, count: int | None = None) -> NotebookFailed:
+        number, source = cell
+        where = f"cell {number}" + (f", In [{count}]" if count else "")
+        line = source.strip().split("\n")[0][:60]
         return NotebookFailed(f"{plan.stem} failed in {where} (`{line}`): {why}; executed copy: {executed}")
 
     try:
@@ -122,4 +116,4 @@ def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> 
         raise ScopeError(f"{plan.stem} wants the Jupyter kernel {exc.name!r}, which is not installed here") from exc
     except (RuntimeError, TimeoutError) as exc:
         # jupyter_client tells a kernel that never came up in these
-        raise failed(str(exc).strip().split("\n")[0] or type(exc).__name__) from exc
+        raise failed(first_line(exc)) from exc

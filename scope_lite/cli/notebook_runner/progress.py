@@ -1,26 +1,25 @@
-"""Where the series is: one live line in a terminal, plain lines with a heartbeat anywhere else."""
+"""Where the notebooks are: one live line in a terminal, plain lines with a heartbeat anywhere else."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.live import Live
-from rich.spinner import Spinner
 from rich.text import Text
 
-from scope_lite import store as runs
+from scope_lite import store
+from scope_lite.cli.base import clock
 
-HEARTBEAT_SECONDS = 30
-REFRESHES_PER_SECOND = 2
+HEARTBEAT_SECONDS, REFRESH_SECONDS = 30.0, 0.5
+"""between two lines of a log, and between two states of a terminal's live line"""
 
 
-class Display:
+class Progress:
     """Shows notebook, cell, training step, time spent and time left.
 
     Args:
@@ -30,61 +29,48 @@ class Display:
 
     def __init__(self, expected: Sequence[float | None], runs_dir: Path, console: Console) -> None:
         self._expected, self._runs_dir, self._console = list(expected), runs_dir, console
+        self._status = console.status("") if console.is_terminal else None
         self._index, self._stem, self._cell = 0, "", (0, 0)
         self._start = self._begin = time.monotonic()
-        self._live: Live | None = None
         self._stop = threading.Event()
         self._running = False
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self._spinner, console=self._console, refresh_per_second=REFRESHES_PER_SECOND,
-                transient=True,
-            )  # fmt: skip
-            self._spin = Spinner("dots")
-            self._live.start()
-        else:
-            threading.Thread(target=self._beat, daemon=True).start()
+        if self._status:
+            self._status.start()
+        threading.Thread(target=self._beat, daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self._stop.set()
-        if self._live is not None:
-            self._live.stop()
+        if self._status:
+            self._status.stop()
         if kind is None:
             self._say(f"done: {self._index} notebooks in {clock(time.monotonic() - self._begin)}")
 
-    # -- events -----------------------------------------------------------------------------------------------------
-
-    def start(self, stem: str) -> None:
+    @contextlib.contextmanager
+    def running(self, stem: str) -> Iterator[None]:
+        """A notebook runs inside."""
         self._stem, self._cell, self._start, self._running = stem, (0, 0), time.monotonic(), True
-        if self._live is None:
-            last = self._expected[self._index]
+        last = self._expected[self._index]
+        if not self._status:
             self._say(f"{self._place} {stem}: started" + (f", took {clock(last)} last time" if last else ""))
+        try:
+            yield
+        except BaseException:
+            self._say(f"{self._place} {stem}: stopped in cell {self._cell[0]}", "red")
+            raise
+        finally:
+            self._running = False
+        self._say(f"{self._place} {stem}: done in {clock(time.monotonic() - self._start)}", "green")
+        self._index += 1
 
     def cell(self, number: int, total: int) -> None:
         self._cell = (number, total)
 
-    def finish(self) -> None:
-        self._say(f"{self._place} {self._stem}: done in {clock(time.monotonic() - self._start)}", "green")
-        self._next()
-
     def skip(self, stem: str) -> None:
         self._say(f"{self._place} {stem}: unchanged, figures kept", "dim")
-        self._next()
-
-    def fail(self) -> None:
-        self._running = False
-        self._say(f"{self._place} {self._stem}: stopped in cell {self._cell[0]}", "red")
-
-    def _next(self) -> None:
-        self._running = False
         self._index += 1
-
-    # -- words ------------------------------------------------------------------------------------------------------
 
     @property
     def _place(self) -> str:
@@ -98,22 +84,17 @@ class Display:
         return " · ".join(part for part in parts if part)
 
     def _left(self) -> str:
-        remaining = self._expected[self._index :]
-        if not remaining or any(seconds is None for seconds in remaining):
+        now, *later = self._expected[self._index :]
+        if now is None or None in later:
             return ""
         spent = time.monotonic() - self._start
-        now, *later = [seconds or 0.0 for seconds in remaining]
-        return f"about {clock(max(0.0, now - spent) + sum(later))} left"
-
-    def _spinner(self) -> Spinner | Text:
-        if not self._running:
-            return Text("")
-        self._spin.update(text=self.line())
-        return self._spin
+        return f"about {clock(max(0.0, now - spent) + sum(filter(None, later)))} left"
 
     def _beat(self) -> None:
-        while not self._stop.wait(HEARTBEAT_SECONDS):
-            if self._running:
+        while not self._stop.wait(REFRESH_SECONDS if self._status else HEARTBEAT_SECONDS):
+            if self._running and self._status:
+                self._status.update(Text(self.line()))
+            elif self._running:
                 self._say(self.line())
 
     def _say(self, text: str, style: str = "") -> None:
@@ -123,18 +104,11 @@ class Display:
 def training_line(runs_dir: Path) -> str:
     """How far the runs are that train now, such as "step 60/150 (persuasion-single-seed0)"; empty if none does."""
     folders = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
-    found = [(path.name, runs.read_status(path)) for path in folders if (path / "status").is_file()]
+    found = [(path.name, store.read_status(path)) for path in folders if (path / "status").is_file()]
     running = [(name, status) for name, status in found if status["state"] == "running"]
     if not running:
         return ""
     done, total = (sum(status[key] for _, status in running) for key in ("step", "steps"))
-    names = running[0][0].removesuffix(".fresh").rsplit("-", 1)[0]
+    name = running[0][0].removesuffix(".fresh").rsplit("-", 1)[0]
     more = f" and {len(running) - 1} more" if len(running) > 1 else ""
-    return f"step {done}/{total} ({names}{more})"
-
-
-def clock(seconds: float) -> str:
-    """Seconds as m:ss, or h:mm:ss from an hour on."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"step {done}/{total} ({name}{more})"

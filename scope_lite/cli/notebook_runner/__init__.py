@@ -1,0 +1,69 @@
+"""Run the notebooks one after the other: parameters checked first, progress shown, unchanged ones skipped.
+
+``parameters`` decides what each notebook gets and refuses what none declares, ``execute`` runs one notebook through
+papermill, ``ledger`` remembers which results still stand, ``progress`` shows where we are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from scope_lite.cli.notebook_runner.parameters import Plan, chosen_notebooks, load_scale, make_plans
+from scope_lite.cli.notebook_runner.progress import Progress
+from scope_lite.store import paths
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.files import sweep, take_lock
+
+__all__ = ["Plan", "chosen_notebooks", "load_scale", "make_plans", "run_notebooks"]
+
+
+def run_notebooks(
+    plans: Sequence[Plan], out: Path, fresh: bool = False, home: Path = paths.HOME, console: Console | None = None
+) -> list[str]:
+    """Run notebooks in their order; the executed copies and the record of their results go to ``out``.
+
+    Each notebook runs in a kernel of its own, in its own folder as in JupyterLab. One whose text, parameters, package
+    source, data and figures are as they were after its last full run is skipped.
+
+    Args:
+        fresh: run all, whatever is on record.
+        home: where ``figures/``, ``data/`` and ``runs/`` are.
+
+    Returns:
+        what became of each: ``ran`` or ``unchanged``.
+
+    Raises:
+        NotebookFailed: if a notebook fails, takes too long or loses its kernel; later ones are not started.
+    """
+    out = Path(out).resolve()
+    lock = take_lock(out / ".lock")
+    if lock is None:
+        raise ScopeError(f"another run of the notebooks goes into {out}; wait for it, or choose another --out")
+    try:
+        sweep(out)
+        return _run(plans, out, fresh, home.resolve(), console or Console())
+    finally:
+        lock.release()
+
+
+def _run(plans: Sequence[Plan], out: Path, fresh: bool, home: Path, console: Console) -> list[str]:
+    # nbclient and the hashing of the data take a moment, so a refused parameter is told without them
+    from scope_lite.cli.notebook_runner.execute import execute
+    from scope_lite.cli.notebook_runner.ledger import Ledger
+
+    ledger = Ledger(out / "series.json", home)
+    outcomes = []
+    with Progress([ledger.seconds(plan) for plan in plans], home / "runs", console) as progress:
+        for plan in plans:
+            executed = out / plan.notebook.name
+            if not fresh and executed.exists() and ledger.is_unchanged(plan):
+                progress.skip(plan.stem)
+                outcomes.append("unchanged")
+                continue
+            with progress.running(plan.stem), ledger.watch(plan):
+                execute(plan, executed, on_cell=progress.cell)
+            outcomes.append("ran")
+    return outcomes
