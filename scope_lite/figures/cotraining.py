@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
 from scope_lite.figures.style import METHOD_COLOURS, ROW_NAME, WIDTH, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
+from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_doses, note, titled_panels
 from scope_lite.measure.stats import t_interval
 
 EPSILON = "simulator/epsilon"
@@ -111,16 +111,14 @@ def _scale_by_data(ax: Axes, values: pd.Series) -> None:
 
 def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure:
     """Collapse error of the simulator on visited histories over training, an axes a starting sharpness."""
-    fig, axes = panel_grid(len(gammas))
-    for ax, gamma in zip(axes, gammas, strict=True):
-        rows = table[table["gamma"] == gamma].assign(variant=lambda t: t["kind"])
-        draw_curves(ax, rows, EPSILON, KIND_COLOURS, {})
-        ax.set_title(f"γ₀ = {gamma:g}")
+    started = [table[table["gamma"] == gamma] for gamma in gammas]
+    titles = [f"γ₀ = {gamma:g}" for gamma in gammas]
+    panels = [(rows.assign(variant=rows["kind"]), EPSILON, t) for rows, t in zip(started, titles, strict=True)]
+    fig = titled_panels(panels, KIND_COLOURS, {})
+    for ax in fig.axes:
         _scale_by_data(ax, table.loc[table["gamma"].isin(gammas), EPSILON])
-    for ax in axes[::2]:
+    for ax in fig.axes[::2]:
         ax.set(ylabel=LABELS[EPSILON])
-    shared_legend(fig)
-    footnote(fig, note(table))
     return fig
 
 
