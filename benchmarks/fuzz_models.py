@@ -105,9 +105,9 @@ def edit_text(path: Path, edit: Callable[[str], str]) -> None:
 
 
 def edit_settings(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     edit(content)
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def odd_value(rng: random.Random) -> Any:
@@ -160,7 +160,7 @@ def of_weights(path: Path) -> dict[str, Callable[[random.Random], object]]:
 
 def of_settings(path: Path) -> dict[str, Callable[[random.Random], object]]:
     def key(rng: random.Random) -> str:
-        return rng.choice(sorted(set(json.loads(path.read_text())) - SPARED))
+        return rng.choice(sorted(set(json.loads(path.read_text(encoding="utf-8"))) - SPARED))
 
     def misspell(content: dict[str, Any], name: str, rng: random.Random) -> None:
         place = rng.randrange(len(name))
@@ -172,7 +172,8 @@ def of_settings(path: Path) -> dict[str, Callable[[random.Random], object]]:
         "setting misspelt": lambda rng: edit_settings(path, lambda c: misspell(c, key(rng), rng)),
         "foreign setting": lambda rng: edit_settings(path, lambda c: c.update([rng.choice(sorted(FOREIGN.items()))])),
         "another shape of JSON": lambda rng: path.write_text(
-            rng.choice(["", "[]", "1", "null", '"x"', "{", "[" * 200_000, '{"a":' * 200_000, "NaN", "9" * 5000])
+            rng.choice(["", "[]", "1", "null", '"x"', "{", "[" * 200_000, '{"a":' * 200_000, "NaN", "9" * 5000]),
+            encoding="utf-8",
         ),
         "text that is no JSON": lambda rng: path.write_bytes(rng.choice([b"\xff\xfe", b"\xef\xbb\xbf", b"\0"]) * 9),
         "bit of a text file": lambda rng: flip(path, rng),
@@ -197,7 +198,7 @@ def outside(folder: Path, rng: random.Random) -> None:
     where = rng.choice(["../stolen.safetensors", str(folder.parent / "stolen.safetensors"), "./../stolen.safetensors"])
     names = load_file(folder.parent / "stolen.safetensors")
     index = {"metadata": {}, "weight_map": dict.fromkeys(names, where)}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def damages(model: Path, adapter: Path) -> list[tuple[str, str, Callable[[random.Random], object]]]:

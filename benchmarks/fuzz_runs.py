@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from scope_lite.cli.page.content import dialogues_of, gather_runs
 
 from scope_lite import store as runs
-from scope_lite.cli.page.content import dialogues_of, gather_runs
 from scope_lite.method.config import method_config
 from scope_lite.method.train import train
 from scope_lite.store import checkpoints, files, provenance
@@ -228,7 +228,7 @@ def damage_place(step: Path, draw: random.Random) -> str:
         return "another name"
     files.remove(step)
     if kind == 1:
-        step.write_text("x")
+        step.write_text("x", encoding="utf-8")
     elif kind == 2:
         step.symlink_to(step)
     return ("", "a file", "a link to itself", "lost")[kind] + " in place of a checkpoint"

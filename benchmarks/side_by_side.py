@@ -85,7 +85,9 @@ def play(tree: Path, out: Path, quick: bool, tell: str) -> None:
             while (line := process.stdout.readline()) not in ("done\n", ""):
                 pass
             if not line:
-                raise SystemExit(f"{tell}: scope-lite {' '.join(command)} failed:\n{log.read_text()[-2000:]}")
+                raise SystemExit(
+                    f"{tell}: scope-lite {' '.join(command)} failed:\n{log.read_text(encoding='utf-8')[-2000:]}"
+                )
             print(f"{tell} {number}/{len(todo)}: {' '.join(command[1:5])}", file=sys.stderr)
         process.stdin.close()
         process.wait()

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).resolve().parent.parent / "scope_lite"
 
 ROOMS = {
@@ -87,14 +89,14 @@ def function_lengths(text: str) -> dict[str, int]:
 
 
 @cache
-def calls() -> list[tuple[str, str, ast.Call]]:
+def calls(folder: Path = PACKAGE) -> list[tuple[str, str, ast.Call]]:
     """Every call in the package: its file, the last part of what is called, the call."""
     found = []
-    for path in sources():
+    for path in sorted(folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-                found.append((str(path.relative_to(PACKAGE)), name, node))
+                found.append((str(path.relative_to(folder)), name, node))
     return found
 
 
@@ -157,7 +159,9 @@ def test_importing_worlds_figures_and_statistics_leaves_torch_out() -> None:
         "    heavy = {'torch', 'transformers'} & set(sys.modules)\n"
         "    assert not heavy, f'{name} brings in {sorted(heavy)}'\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *modules], capture_output=True, text=True, cwd=PACKAGE.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *modules], capture_output=True, text=True, cwd=PACKAGE.parent, encoding="utf-8"
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -195,15 +199,28 @@ def test_variables_of_this_package_are_read_in_one_place() -> None:
     assert reading == {"store/paths.py", "models/endpoint.py"}
 
 
-def test_every_text_file_and_pipe_is_utf_8() -> None:
-    others = ("os", "Image", "self.task", "scene.task", "RunFolder")  # an open() that opens no text
+@pytest.mark.parametrize(
+    "folder", [PACKAGE, PACKAGE.parent / "tests", PACKAGE.parent / "benchmarks"], ids=lambda p: p.name
+)
+def test_every_text_file_and_pipe_is_utf_8(folder: str) -> None:
+    others = (
+        "os",
+        "self",
+        "task",
+        "Image",
+        "runs.RunFolder",
+        "webbrowser",
+        "self.task",
+        "scene.task",
+        "RunFolder",
+    )  # an open() that opens no text
     wrong = set()
-    for where, name, call in calls():
+    for where, name, call in calls(PACKAGE.parent / folder):
         given = {keyword.arg for keyword in call.keywords}
         modes = [part.value for part in call.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
         is_open = name == "fdopen" or (name == "open" and ast.unparse(call.func).rpartition(".")[0] not in others)
         is_text = is_open and not any(re.fullmatch("[rwax]b", mode) for mode in modes)
         is_pipe = name in ("run", "Popen", "check_output") and given & {"text", "universal_newlines"}
         if (is_text or is_pipe or name in ("read_text", "write_text")) and "encoding" not in given:
-            wrong.add(where)
+            wrong.add(f"{where}: {ast.unparse(call)}")
     assert wrong == set()

@@ -15,7 +15,8 @@ from scope_lite import __version__
 from scope_lite.cli.base import OneLineErrors, group
 from scope_lite.cli.chat import chat
 from scope_lite.cli.gpu_check import gpu_check
-from scope_lite.cli.models import doctor, nano_app
+from scope_lite.cli.models import doctor as check_machine
+from scope_lite.cli.models import nano_app
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
 from scope_lite.cli.report import report
@@ -26,7 +27,7 @@ from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and fix it two ways.", OneLineErrors)
-for command in (run, figures, train, chat, doctor, plan, gpu_check, report):
+for command in (run, figures, train, chat, check_machine, plan, gpu_check, report):
     app.command()(command)
 for name, commands in (
     ("runs", runs_app),

@@ -1,15 +1,93 @@
-"""``scope-lite gpu-check``: two real steps of everything, in a table."""
+"""``scope-lite gpu-check``: two real steps of everything that needs a GPU, on whatever is there, with a small model.
+
+Each check trains a tiny run in a process of its own, as a user would: what one engine patches or keeps in memory then
+reaches no other. A process writes what it measured into a file; how it died is told by its last words.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scope_lite.cli.base import console
+from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
-    from scope_lite.cli.gpu_run import Result
+    from scope_lite.method.config import RunConfig
+
+GIB = 2**30
+LIMIT_SECONDS = 1200
+RUN: dict[str, Any] = {
+    "world": "p4g", "steps": 2, "groups": 2, "group_size": 4, "eval_every": 2, "eval_dialogues": 1,
+    "final_dialogues": 1, "lora_rank": 8,
+}  # fmt: skip
+TEXT = {"turns": 2, "max_new_tokens": 16, "reply_tokens": 16, "micro_batch": 4, "context": 1024}
+UNSLOTH, VLLM = {"training_engine": "unsloth"}, {"rollout_engine": "vllm"}
+CHILD = "import sys; from scope_lite.cli.gpu_check import child; child(*sys.argv[1:])"
+POOL = {"pool_size": 2, "cadence": 1}
+UNCOUNTED = ("CUDA and slack", "vLLM's own")
+"""parts of a plan that torch does not count"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One row: what is run, and what it needs."""
+
+    name: str
+    method: str = "single"
+    text: dict[str, Any] = field(default_factory=dict)
+    """what differs from ``TEXT``"""
+    simulator: dict[str, Any] = field(default_factory=dict)
+    gpu_only: bool = False
+    stopped: bool = False
+    """stop after the first step, then take the run up again from its checkpoint"""
+
+    @property
+    def packages(self) -> list[str]:
+        return [name for name in ("unsloth", "vllm") if name in self.text.values()]
+
+
+CHECKS = (
+    Check("HF + LoRA GRPO"),
+    Check("Unsloth GRPO", text=UNSLOTH | VLLM, gpu_only=True),
+    Check("Unsloth GRPO, on a CPU", text=UNSLOTH),
+    Check("vLLM rollouts", text=VLLM),
+    Check("VS, structured", "verbalized", {"grammar": True} | VLLM, gpu_only=True),
+    Check("VS, structured, on a CPU", "verbalized", {"grammar": True}),
+    Check("Co-Training, two adapters", "cotraining", UNSLOTH | VLLM, gpu_only=True),
+    Check("Co-Training, two adapters, on a CPU", "cotraining"),
+    Check("Population of past selves", "population", UNSLOTH | VLLM, POOL, gpu_only=True),
+    Check("Population of past selves, on a CPU", "population", simulator=POOL),
+    Check("P4G loop, stopped and resumed", stopped=True),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a check."""
+
+    name: str
+    ok: bool | None
+    """None: it could not be tried here"""
+    detail: str
+    tokens_per_second: float | None = None
+    """of the last step: the policy's transcripts, played and trained"""
+    peak_gib: float | None = None
+    """the most that torch had allocated on the GPU; on a CPU the process's resident memory"""
+    planned_gib: float | None = None
+    """the planner's figure for a card of this size (None on a CPU: it plans cards)"""
 
 
 def gpu_check(
@@ -18,25 +96,16 @@ def gpu_check(
     only: Annotated[str | None, typer.Option(help="Only checks whose name holds this.")] = None,
 ) -> None:
     """Run two real steps of everything on this GPU; exit code 1 if there is none, or if a check fails."""
-    from scope_lite.cli.gpu_run import has_gpu, run_check, selected
+    from rich.table import Table
 
     if not cpu and not has_gpu():
         typer.echo("gpu-check: no CUDA device here; --cpu runs the parts that need none", err=True)
         raise typer.Exit(1)
-    checks = [check for check in selected(cpu) if (only or "").lower() in check.name.lower()]
     results = []
-    for check in checks:
-        typer.echo(f"{check.name} ...", err=True)
-        results.append(run_check(check, model, cpu))
-    show(results, cpu)
-    if not results or any(result.ok is False for result in results):
-        raise typer.Exit(1)
-
-
-def show(results: list[Result], cpu: bool) -> None:
-    """The table; on a CPU memory is the process's own, and nothing is planned."""
-    from rich.table import Table
-
+    for check in selected(cpu):
+        if (only or "").lower() in check.name.lower():
+            typer.echo(f"{check.name} ...", err=True)
+            results.append(run_check(check, model, cpu))
     table = Table(title=f"gpu-check{' (CPU)' if cpu else ''}: two steps each", title_justify="left")
     for column in ("check", "", "tokens/s", "peak GiB", "planned GiB", "what it said"):
         table.add_column(column, overflow="fold")
@@ -45,3 +114,103 @@ def show(results: list[Result], cpu: bool) -> None:
         numbers = (one.tokens_per_second, one.peak_gib, one.planned_gib)
         table.add_row(one.name, marks[one.ok], *("" if n is None else f"{n:.3g}" for n in numbers), one.detail)
     console().print(table)
+    if not results or any(result.ok is False for result in results):
+        raise typer.Exit(1)
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def selected(on_cpu: bool) -> list[Check]:
+    """The checks for this kind of machine: where a check exists in two forms, the one that belongs here."""
+    return [c for c in CHECKS if (not c.gpu_only if on_cpu else not c.name.endswith("on a CPU"))]
+
+
+def run_config(check: Check, model: str, on_cpu: bool) -> RunConfig:
+    from scope_lite.method.config import method_config
+
+    text = {**TEXT, **check.text, "device": "cpu" if on_cpu else "auto"}
+    return method_config(check.method, model=model, text=text, simulator=check.simulator, **RUN)
+
+
+def run_check(check: Check, model: str, on_cpu: bool, limit: float = LIMIT_SECONDS) -> Result:
+    """Run one check in a process of its own."""
+    missing = [p for p in check.packages if importlib.util.find_spec(p) is None]
+    if missing:
+        return Result(check.name, None, f"{missing[0]} is not installed")
+    with tempfile.TemporaryDirectory() as scratch:
+        told = Path(scratch) / "result.json"
+        command = [sys.executable, "-c", CHILD, check.name, model, str(int(on_cpu)), str(told)]
+        # cuBLAS is deterministic only so; a run asks for deterministic kernels
+        env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", **os.environ, "PYTHONUTF8": "1"}
+        try:
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=limit, env=env
+            )
+        except subprocess.TimeoutExpired:
+            return Result(check.name, False, f"took longer than {limit:.0f} s")
+        if done.returncode or not told.exists():
+            words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            return Result(check.name, False, words[-1][:200])
+        return Result(**json.loads(told.read_text(encoding="utf-8")))
+
+
+def measure(check: Check, model: str, on_cpu: bool) -> Result:
+    """Train the two steps here, in this process.
+
+    Raises:
+        ScopeError: whatever the run refuses, or numbers that are none.
+    """
+    if "unsloth" in check.packages:
+        importlib.import_module("unsloth")  # it wants to come before transformers
+    import torch
+
+    from scope_lite.method.train import train
+    from scope_lite.store import load_metrics, load_timing
+
+    config = run_config(check, model, on_cpu)
+    with tempfile.TemporaryDirectory() as root:
+        if check.stopped:
+            with contextlib.suppress(_Stopped):
+                train(config, Path(root), on_step=_stop_after_one)
+        folder = train(config, Path(root))
+        metrics, timing = load_metrics([folder]), load_timing([folder])
+    last = metrics.iloc[-1]
+    wrong = [name for name in ("loss", "grad_norm", "entropy", "reward") if not last[name] == last[name]]
+    if wrong:
+        raise ScopeError(f"no number in {', '.join(wrong)} after step {int(last['step'])}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    planned = None
+    if not on_cpu:
+        from scope_lite.cli.planner import card, plan
+
+        peak = torch.cuda.max_memory_allocated()
+        size = torch.cuda.get_device_properties(0).total_memory / 1e9
+        memory = plan(config, card(str(round(size)))).memory
+        parts = [{**phase, **dict.fromkeys(UNCOUNTED, 0.0)} for phase in (memory.rollouts, memory.training)]
+        planned = max(sum(phase.values()) for phase in parts) / GIB
+    speed = float(timing["tokens_per_second"].dropna().iloc[-1])
+    said = f"reward {last['reward']:.2f}, entropy {last['entropy']:.2f} nats"
+    return Result(check.name, True, said, speed, peak / GIB, planned)
+
+
+class _Stopped(Exception):
+    """The run was stopped on purpose."""
+
+
+def _stop_after_one(step: int, steps: int, metrics: dict[str, Any]) -> None:
+    if step == 1:
+        raise _Stopped
+
+
+def child(name: str, model: str, on_cpu: str, told: str) -> None:
+    """What the process of a check does: its result goes to the file ``told``, a refusal to standard error."""
+    (chosen,) = [check for check in CHECKS if check.name == name]
+    try:
+        result = measure(chosen, model, bool(int(on_cpu)))
+    except ScopeError as error:
+        sys.exit(" ".join(str(error).split()))
+    Path(told).write_text(json.dumps(asdict(result)), encoding="utf-8")

@@ -41,7 +41,7 @@ def nano_check(world: Annotated[str, typer.Option(help="Name of a nano world.")]
 
 def doctor() -> None:
     """Say what works on this machine, what does not, and what to do about it; exit code 1 if a need is unmet."""
-    from scope_lite.cli.doctor import report
+    from scope_lite.cli.machine import report
 
     checks = report(paths.HOME)
     for check in checks:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scope_lite import MAX_SEED
-from scope_lite.cli.base import MOST
+from scope_lite.cli.base import MOST, Budget, Device, Prices, ProgressLine
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 
@@ -46,11 +46,9 @@ def simulator_replies(
         list[str] | None,
         typer.Option(help='Conditions by name or its beginning, such as "VS" or "direct, T = 1"; all by default.'),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
-    prices: Annotated[
-        tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")
-    ] = None,
-    budget: Annotated[float, typer.Option(help="The most to spend on an endpoint.")] = math.inf,
+    device: Device = "auto",
+    prices: Prices = None,
+    budget: Budget = math.inf,
     results: Annotated[
         Path,
         typer.Option(help="Folder of the table: 02_replies.csv, for another model or role with its name at the end."),
@@ -85,29 +83,21 @@ def simulator_replies(
 
 
 def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Setting) -> pd.DataFrame:
-    """All replies, with a bar that moves after every batch; where there is no terminal, a line after every piece."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
+    """All replies, with a line that moves after every batch."""
     from scope_lite.measure import production
 
-    console = Console()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     size = {part.name: part for part in production.pieces(sampler, places, setting)}
     # a verbalized list takes longer than a reply, and a chat with few replies less than one with many
     weight = {name: asked.replies * asked.config.max_new_tokens for name, asked in size.items()}
     total = sum(weight[name] * len(asked.chats) for name, asked in size.items())
     finished = 0
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        line = bar.add_task("replies", total=total)
+    with ProgressLine(sampler.name, "token") as line:
 
         def tell(name: str, done: int, of: int) -> None:
             nonlocal finished
-            bar.update(line, description=f"{name}, {done}/{of}", completed=finished + weight[name] * done)
+            line.step(finished + weight[name] * done, total, {name: done})
             if done == of and name in size:
                 finished += weight[name] * len(size.pop(name).chats)
-                if not console.is_terminal:
-                    typer.echo(f"{name}: done ({finished / total:.0%})")
 
         return production.produce(sampler, places, setting, tell)
 

@@ -16,16 +16,9 @@ def report(
     runs: Annotated[Path, typer.Option(help="Folder of the run folders.")] = paths.RUNS,
     results: Annotated[Path, typer.Option(help="Folder of the tables.")] = paths.RESULTS,
     figures: Annotated[Path, typer.Option(help="Folder of the figures.")] = paths.FIGURES,
-    picture: Annotated[
-        Path | None, typer.Option(help="Save here what a browser shows (PNG; needs playwright and Chromium).")
-    ] = None,
 ) -> None:
     """Write a page with the figures, the runs and their dialogues, to be opened in a browser without a network."""
     from scope_lite.cli.page import build
 
     written = build(out, runs, results, figures, run or [])
     typer.echo(f"wrote {written} ({written.stat().st_size / 1e6:.1f} MB); open it in a browser")
-    if picture:
-        from scope_lite.cli.page.photo import photograph
-
-        typer.echo(f"wrote {photograph(written, picture)}")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from scope_lite.cli.base import Root, console, find_run, group, print_table
+from scope_lite import store as runs
+from scope_lite.cli.base import Root, console, draw, find_run, group, print_table
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_terminal
+from scope_lite.store.tables import read_config
 
 runs_app = group("Look after the runs: list, show, compare, prune, export.")
 
@@ -19,16 +24,12 @@ runs_app = group("Look after the runs: list, show, compare, prune, export.")
 @runs_app.command("list")
 def list_runs(out: Root = paths.RUNS) -> None:
     """Every run: state, steps, reward at the end, size, start (UTC)."""
-    from scope_lite import store as runs
-
     print_table(runs.list_runs(out), f"runs in {out}")
 
 
 @runs_app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of a run, or its beginning.")], out: Root = paths.RUNS) -> None:
     """One run: status, configuration, provenance, last metrics."""
-    from scope_lite import store as runs
-
     folder = find_run(out, name)
     told = runs.read_status(folder)
     status = {key: told[key] for key in ("state", "step", "steps", "pid", "reason") if told[key] is not None}
@@ -53,7 +54,6 @@ def compare(
     out: Root = paths.RUNS,
 ) -> None:
     """Two runs: which settings differ, where they ended, and on demand their curves and dialogues side by side."""
-    from scope_lite import store as runs
     from scope_lite.method.alarm import collapse_of
 
     folders = find_run(out, a), find_run(out, b)
@@ -66,18 +66,13 @@ def compare(
         for pair in runs.paired_dialogues(*folders, dialogues):
             _print_pair(folders, pair)
     if figure:
-        _draw_curves(folders, figure)
+        from scope_lite.figures.compare import two_runs
+
+        draw(figure, lambda: two_runs(runs.load_metrics(folders)))
 
 
 def _print_pair(folders: tuple[Path, Path], pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     """Two dialogues with one simulator, turn by turn in two columns."""
-    from itertools import zip_longest
-
-    from rich.table import Table
-    from rich.text import Text
-
-    from scope_lite import store as runs
-
     shown = Table(title=Text(for_terminal(f"with {pair[0]['simulator']}")), title_justify="left", show_lines=True)
     for folder, dialogue in zip(folders, pair, strict=True):
         head = f"{folder.name}, step {dialogue['step']}: reward {dialogue['reward']:.2f}"
@@ -98,32 +93,11 @@ def _print_pair(folders: tuple[Path, Path], pair: tuple[dict[str, Any], dict[str
 def _say_of(folder: Path) -> Callable[[str], str]:
     """How acts of a run's world are said; as they are, if that world is not known here."""
     from scope_lite.envs.nano import get_world
-    from scope_lite.store.tables import read_config
 
     try:
         return get_world(str(read_config(folder).get("world"))).say
     except ScopeError:
         return str
-
-
-def _draw_curves(folders: tuple[Path, Path], path: Path) -> None:
-    import matplotlib.pyplot as plt
-
-    from scope_lite import store as runs
-    from scope_lite.figures.compare import two_runs
-    from scope_lite.figures.style import use_style
-    from scope_lite.store.files import plain_disk_errors
-
-    use_style()
-    fig = two_runs(runs.load_metrics(folders))
-    try:
-        with plain_disk_errors(path):
-            fig.savefig(path, dpi=300)
-    except ValueError as error:
-        raise ScopeError(f"cannot draw {path}: {str(error).splitlines()[0]}") from None
-    finally:
-        plt.close(fig)
-    typer.echo(f"wrote {path}")
 
 
 @runs_app.command()
@@ -134,8 +108,6 @@ def export(
     out: Root = paths.RUNS,
 ) -> None:
     """Write a run's numbers for another viewer, if its library is installed."""
-    from scope_lite import store as runs
-
     if to in ("wandb", "trackio"):
         typer.echo(f"logged {runs.to_tracker(find_run(out, run), to)} with {to}")
         return
@@ -154,8 +126,6 @@ def prune(
     out: Root = paths.RUNS,
 ) -> None:
     """Remove runs that did not finish, and more on demand; runs in use are left alone."""
-    from scope_lite import store as runs
-
     gone = runs.prune(out, keep or [], finished, checkpoints, dry_run=not yes)
     for item in gone:
         typer.echo(for_terminal(f"{item.path}  ({item.why}, {item.size / 1e6:.2f} MB)"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scope_lite import MAX_SEED
-from scope_lite.cli.base import MOST, group, print_table
+from scope_lite.cli.base import MOST, Budget, Device, Prices, ProgressLine, group, print_table
 from scope_lite.cli.replies import simulator_replies
 from scope_lite.store.errors import ScopeError
 
@@ -33,11 +33,9 @@ def simulator_report(
     temperature: Annotated[float, typer.Option(help="Of the replies.")] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=MOST, help="Longest reply.")] = 80,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the replies.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda: for a local model.")] = "auto",
-    prices: Annotated[
-        tuple[float, float] | None, typer.Option(help="Of an endpoint, for a million tokens read and written.")
-    ] = None,
-    budget: Annotated[float, typer.Option(help="The most to spend on an endpoint.")] = math.inf,
+    device: Device = "auto",
+    prices: Prices = None,
+    budget: Budget = math.inf,
     out: Annotated[Path | None, typer.Option(help="Folder for health.md, .csv, .png, .pdf and replies.csv.")] = None,
 ) -> None:
     """Health of a simulator: collapse, role, leaks, stops, refusals and cost, each held against a stated threshold."""
@@ -51,12 +49,12 @@ def simulator_report(
     config = SamplingConfig(temperature, max_new_tokens, seed)
     sampler = open_sampler(model, device, ReplyCache(cache_folder() / "replies"), prices or (), budget)
     local = sampler if isinstance(sampler, TextSampler) else None
-    with typer.progressbar(length=len(played[0].script.lines), label=f"{sampler.name}: turns") as bar:
+    with ProgressLine(sampler.name, "turn") as line:
         rows = diagnostics.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
             lambda chat: len(local.prompt_ids(chat)) if local else math.nan,
-            lambda turn, turns: bar.update(1),
+            lambda turn, turns: line.step(turn, turns, {}),
             max_new_tokens,
         )
     table = diagnostics.report(rows, played)

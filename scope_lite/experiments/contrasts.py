@@ -94,5 +94,5 @@ def rank_correlation(x: pd.Series, y: pd.Series) -> Interval:
 
 def members_of(table: pd.DataFrame) -> list[str]:
     """The panel members that a table has results for, in the panel's order."""
-    columns = [c for c in table.columns if c.startswith("panel/")]
-    return [c.split("/")[1] for c in columns if c.split("/")[1] not in ("seen", "unseen")]
+    members = [c.split("/")[1] for c in table.columns if c.startswith("panel/") and c.endswith("/reward")]
+    return [member for member in members if member not in ("seen", "unseen")]

@@ -220,7 +220,10 @@ def test_a_run_that_cannot_be_talked_to_is_told_in_one_line(root, tmp_path, monk
     with pytest.raises(ScopeError, match="no checkpoint yet"):
         load_policy("persuasion-single", tmp_path)
     (facts,) = tmp_path.glob("*/provenance.json")
-    facts.write_text(json.dumps({**json.loads(facts.read_text()), "fingerprint": "of other models"}))
+    facts.write_text(
+        json.dumps({**json.loads(facts.read_text(encoding="utf-8")), "fingerprint": "of other models"}),
+        encoding="utf-8",
+    )
     with pytest.raises(ScopeError, match="not the present ones"):
         load_policy("persuasion-single", tmp_path)
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import scope_lite.method.train
 from scope_lite import cli
 from scope_lite import store as runs
-from scope_lite.cli import doctor
+from scope_lite.cli import machine
 from scope_lite.experiments import nano_models as nano
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
@@ -44,7 +44,9 @@ def mistake(*words: str) -> str:
 def home(tmp_path, monkeypatch) -> Path:
     """A project with one notebook, 00_start, that takes ``seeds`` and ``do``."""
     (tmp_path / "notebooks" / "parameters").mkdir(parents=True)
-    (tmp_path / "notebooks" / "parameters" / "nano.yaml").write_text("remake: {settings: {hours: 3}}\n")
+    (tmp_path / "notebooks" / "parameters" / "nano.yaml").write_text(
+        "remake: {settings: {hours: 3}}\n", encoding="utf-8"
+    )
     declare = v4.new_code_cell("seeds: int = 3\ndo: str = 'pass'", metadata={"tags": ["parameters"]})
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     book = v4.new_notebook(cells=[declare, v4.new_code_cell("exec(do)")], metadata=kernel)
@@ -89,7 +91,9 @@ def test_the_version_is_told():
 
 
 def test_python_dash_m_is_the_same_command():
-    process = subprocess.run([sys.executable, "-m", "scope_lite", "--version"], capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-m", "scope_lite", "--version"], capture_output=True, text=True, encoding="utf-8"
+    )
     assert process.stdout.strip() == scope_lite.__version__
 
 
@@ -129,7 +133,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, words, told):
 )
 def test_a_bad_configuration_file_is_one_line(tmp_path, text, told):
     path = tmp_path / "config.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     line = mistake("train", str(path), "--out", str(tmp_path / "runs"))
     assert told in line and str(path) in line and not (tmp_path / "runs").exists()
 
@@ -183,7 +187,7 @@ def test_options_become_the_configuration_and_progress_is_shown(trained, tmp_pat
 
 def test_options_change_a_file_but_not_its_method(trained, tmp_path):
     path = tmp_path / "config.yaml"
-    path.write_text("method: persona\nseed: 1\nsimulator: {k: 4}\n")
+    path.write_text("method: persona\nseed: 1\nsimulator: {k: 4}\n", encoding="utf-8")
     call("train", str(path), "--seed", "2", "--set", "simulator.eta=0.5")
     config = trained[0][0]
     assert (config.method, config.seed) == ("persona", 2)
@@ -193,7 +197,9 @@ def test_options_change_a_file_but_not_its_method(trained, tmp_path):
 
 def test_a_real_training_run_ends_in_a_finished_folder_and_is_reused(tmp_path):
     words = ["train", "--method", "single", "--out", str(tmp_path), *TINY]
-    process = subprocess.run([sys.executable, "-m", "scope_lite", *words], capture_output=True, text=True)
+    process = subprocess.run(
+        [sys.executable, "-m", "scope_lite", *words], capture_output=True, text=True, encoding="utf-8"
+    )
     assert process.returncode == 0, process.stderr
     table = runs.list_runs(tmp_path)
     assert table["state"].tolist() == ["finished"] and table["step"].tolist() == [2]
@@ -215,7 +221,7 @@ def test_the_series_runs_and_a_failing_notebook_exits_with_1(home):
     result = call("run", "--seeds", "2", "--all", "--out", out)
     assert result.exit_code == 0, result.output
     assert "about 3 hours" in result.stdout
-    assert "seeds = 2" in (home / "out" / "00_start.ipynb").read_text()
+    assert "seeds = 2" in (home / "out" / "00_start.ipynb").read_text(encoding="utf-8")
     result = call("run", "--param", "do=raise ValueError('no luck')", "--out", out)
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
     assert "00_start failed in cell 3" in result.stderr and "ValueError: no luck" in result.stderr
@@ -226,15 +232,17 @@ def test_ctrl_c_during_a_notebook_exits_with_130_and_takes_the_kernel_along(home
     do = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(600)"
     words = [sys.executable, "-m", "scope_lite", "run", "--param", f"do={do}", "--out", str(home / "out")]
     env = {**os.environ, "SCOPE_LITE_HOME": str(home)}
-    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    ) as process:
         try:
-            wait_for(lambda: pid_file.exists() and pid_file.read_text())
+            wait_for(lambda: pid_file.exists() and pid_file.read_text(encoding="utf-8"))
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=60)
         finally:
             process.kill()  # or leaving the block would wait for it for ever
     assert process.returncode == 130 and "stopped" in told and "Traceback" not in told, told
-    wait_for(lambda: not alive(int(pid_file.read_text())))
+    wait_for(lambda: not alive(int(pid_file.read_text(encoding="utf-8"))))
 
 
 def alive(pid: int) -> bool:
@@ -301,8 +309,8 @@ def test_nano_build_hands_its_options_on_and_an_unknown_model_is_one_line(tmp_pa
 
 @pytest.mark.parametrize("required, code", [(True, 1), (False, 0)])
 def test_doctor_tells_the_remedy_and_fails_only_for_what_is_needed(monkeypatch, required, code):
-    checks = [doctor.Check("python", True, "3.11"), doctor.Check("gpu", False, "none", "buy one", required)]
-    monkeypatch.setattr(doctor, "report", lambda folder: checks)
+    checks = [machine.Check("python", True, "3.11"), machine.Check("gpu", False, "none", "buy one", required)]
+    monkeypatch.setattr(machine, "report", lambda folder: checks)
     result = call("doctor")
     assert result.exit_code == code
     assert "python: 3.11" in result.stdout and "buy one" in result.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.cli import gpu_run as gpu_check
-from scope_lite.cli.gpu_run import CHECKS, Check, Result, measure, run_check, run_config, selected
+from scope_lite.cli.gpu_check import CHECKS, Check, Result, measure, run_check, run_config, selected
 from tests.method.test_text_training import model  # noqa: F401  (a fixture: a tiny random chat model)
+
+MODULE: Any = sys.modules["scope_lite.cli.gpu_check"]
 
 
 def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_check, "has_gpu", lambda: False)
+    monkeypatch.setattr(MODULE, "has_gpu", lambda: False)
     done = CliRunner().invoke(app, ["gpu-check"])
     assert done.exit_code == 1
     assert done.output.strip() == "gpu-check: no CUDA device here; --cpu runs the parts that need none"
@@ -26,7 +28,9 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_engine_is_checked_on_a_gpu_and_what_can_run_on_a_cpu() -> None:
     gpu, cpu = selected(on_cpu=False), selected(on_cpu=True)
-    assert set(gpu) | set(cpu) == set(CHECKS) and len({check.name for check in CHECKS}) == len(CHECKS)
+    assert {c.name for c in (*gpu, *cpu)} == {c.name for c in CHECKS} and len({check.name for check in CHECKS}) == len(
+        CHECKS
+    )
     configs = [run_config(check, "smollm2", on_cpu=False) for check in gpu]
     assert {(c.text.training_engine, c.text.rollout_engine) for c in configs} >= {
         ("hf", "hf"), ("unsloth", "vllm"), ("hf", "vllm"),
@@ -38,25 +42,26 @@ def test_every_engine_is_checked_on_a_gpu_and_what_can_run_on_a_cpu() -> None:
 def test_a_missing_package_is_no_failure_and_a_dead_process_tells_its_last_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert run_check(Check("x", packages=("no_such_package",)), "smollm2", True).ok is None
+    monkeypatch.setattr(MODULE.importlib.util, "find_spec", lambda name: None)
+    assert run_check(Check("x", text={"rollout_engine": "vllm"}), "smollm2", True).ok is None
 
     def dies(command: list[str], **options: Any) -> Any:
         return subprocess.CompletedProcess(command, 1, "", "Traceback\nCUDA out of memory\n")
 
-    monkeypatch.setattr(gpu_check.subprocess, "run", dies)
+    monkeypatch.setattr(MODULE.subprocess, "run", dies)
     assert run_check(CHECKS[0], "smollm2", True) == Result(CHECKS[0].name, False, "CUDA out of memory")
 
     def hangs(command: list[str], **options: Any) -> Any:
         raise subprocess.TimeoutExpired(command, options["timeout"])
 
-    monkeypatch.setattr(gpu_check.subprocess, "run", hangs)
+    monkeypatch.setattr(MODULE.subprocess, "run", hangs)
     assert run_check(CHECKS[0], "smollm2", True, limit=3).detail == "took longer than 3 s"
 
 
 def test_the_table_shows_each_result_and_a_failure_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [Result("a", True, "fine", 123.4, 1.5, 1.4), Result("b", None, "vllm is not installed")]
-    monkeypatch.setattr(gpu_check, "selected", lambda on_cpu: [Check(r.name) for r in told])
-    monkeypatch.setattr(gpu_check, "run_check", lambda check, *_: next(r for r in told if r.name == check.name))
+    monkeypatch.setattr(MODULE, "selected", lambda on_cpu: [Check(r.name) for r in told])
+    monkeypatch.setattr(MODULE, "run_check", lambda check, *_: next(r for r in told if r.name == check.name))
     done = CliRunner().invoke(app, ["gpu-check", "--cpu"])
     assert done.exit_code == 0 and all(word in done.stdout for word in ("pass", "123", "1.5", "1.4", "not here"))
     told[1] = Result("b", False, "broken")

@@ -35,7 +35,7 @@ def notebook(home: Path, stem: str, *cells: str, declare: str = PARAMETERS) -> P
 
 
 def scale_file(home: Path, **content) -> None:
-    (home / "notebooks" / "parameters" / "nano.yaml").write_text(yaml.safe_dump(content))
+    (home / "notebooks" / "parameters" / "nano.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
 @pytest.fixture
@@ -143,7 +143,9 @@ def test_a_mistake_in_the_parameter_file_names_the_file_or_the_parameter(home, c
 
 def test_a_yaml_tag_is_refused_and_runs_nothing(home):
     path = notebook(home, "03_one")
-    (home / "notebooks/parameters/nano.yaml").write_text("all: !!python/object/apply:os.system ['touch pwned']\n")
+    (home / "notebooks/parameters/nano.yaml").write_text(
+        "all: !!python/object/apply:os.system ['touch pwned']\n", encoding="utf-8"
+    )
     with pytest.raises(ScopeError, match="not plain YAML") as caught:
         plan_of(path)
     assert "\n" not in str(caught.value) and not Path("pwned").exists()
@@ -176,7 +178,7 @@ def test_a_notebook_needs_exactly_one_parameters_cell(home, cells):
 
 def test_a_file_that_is_no_notebook_is_one_line(home):
     path = home / "notebooks" / "03_one.ipynb"
-    path.write_text("{")
+    path.write_text("{", encoding="utf-8")
     with pytest.raises(ScopeError, match="not a readable notebook"):
         plan_of(path)
 
@@ -189,7 +191,7 @@ def test_two_notebooks_run_in_order_and_an_unchanged_second_run_is_skipped(home)
     second = notebook(home, "01_b", "assert Path('../figures/one.png').exists()", declare="from pathlib import Path")
     outcomes, shown = run(home, first, second, parameters={"seeds": 5})
     assert outcomes == ["ran", "ran"]
-    assert (home / "figures" / "one.png").read_text() == "one 5"
+    assert (home / "figures" / "one.png").read_text(encoding="utf-8") == "one 5"
     assert "[1/2] 00_a: started" in shown and "[2/2] 01_b: done" in shown
     executed = nbformat.read(home / "runs" / "series" / "00_a.ipynb", as_version=4)
     assert all(cell.execution_count for cell in executed.cells if cell.cell_type == "code")
@@ -203,9 +205,11 @@ def test_two_notebooks_run_in_order_and_an_unchanged_second_run_is_skipped(home)
 def test_what_a_user_lets_ipython_run_at_its_start_is_not_run(home, monkeypatch):
     profile = home / "ipython" / "profile_default"
     (profile / "startup").mkdir(parents=True)
-    (profile / "startup" / "00.py").write_text("seen = ['startup file']")
-    (profile / "ipython_config.py").write_text("get_config().InteractiveShellApp.exec_lines = ['seen = [1]']")
-    (home / "mine.py").write_text("seen = ['PYTHONSTARTUP']")
+    (profile / "startup" / "00.py").write_text("seen = ['startup file']", encoding="utf-8")
+    (profile / "ipython_config.py").write_text(
+        "get_config().InteractiveShellApp.exec_lines = ['seen = [1]']", encoding="utf-8"
+    )
+    (home / "mine.py").write_text("seen = ['PYTHONSTARTUP']", encoding="utf-8")
     monkeypatch.setenv("IPYTHONDIR", str(home / "ipython"))
     monkeypatch.setenv("PYTHONSTARTUP", str(home / "mine.py"))
     monkeypatch.setenv("MPLBACKEND", "TkAgg")
@@ -222,7 +226,7 @@ def test_a_failing_cell_is_named_and_the_executed_copy_is_left(home):
     assert "00_a failed in cell 4, In [3] (`assert x > 1, 'gap should be positive'`)" in message
     assert "AssertionError: gap should be positive" in message and "\n" not in message
     copy = home / "runs" / "series" / "00_a.ipynb"
-    assert str(copy) in message and "AssertionError" in copy.read_text()
+    assert str(copy) in message and "AssertionError" in copy.read_text(encoding="utf-8")
     assert "stopped in cell 4" in caught.value.shown and not (copy.parent / "01_b.ipynb").exists()
     # what failed is never taken for done
     with pytest.raises(NotebookFailed):
@@ -277,7 +281,7 @@ class Record:
         with ledger.Ledger(self.path, self.home).watch(self.plan(stem)):
             for name, text in writes.items():
                 path = self.home / name.replace("__", "/").replace("_dot_", ".")
-                path.write_text(text)
+                path.write_text(text, encoding="utf-8")
 
     def stands(self, stem: str, **values) -> bool:
         return ledger.Ledger(self.path, self.home).is_unchanged(self.plan(stem, **values))
@@ -305,7 +309,7 @@ def test_outputs_and_execution_counts_in_the_notebook_do_not_count_as_a_change(r
 def test_parameters_data_source_and_versions_count_as_a_change(record, monkeypatch):
     record.run("00_a")
     assert record.stands("00_a") and not record.stands("00_a", seeds=4)
-    (record.home / "data" / "models" / "weights.bin").write_text("new")
+    (record.home / "data" / "models" / "weights.bin").write_text("new", encoding="utf-8")
     assert not record.stands("00_a")
     record.run("00_a")
     for name, stand_in in (("package_version", lambda name: "9"), ("_digest_all", lambda files, root: "other")):
@@ -317,14 +321,14 @@ def test_parameters_data_source_and_versions_count_as_a_change(record, monkeypat
 
 def test_a_changed_or_missing_figure_counts_as_a_change_but_the_gallery_page_does_not(record):
     record.run("00_a", figures__one_dot_png="1", figures__README_dot_md="gallery")
-    (record.home / "figures" / "README.md").write_text("rewritten")
+    (record.home / "figures" / "README.md").write_text("rewritten", encoding="utf-8")
     assert record.stands("00_a")
-    (record.home / "figures" / "one.png").write_text("2")
+    (record.home / "figures" / "one.png").write_text("2", encoding="utf-8")
     assert not record.stands("00_a")
 
 
 def test_a_table_counts_as_input_if_it_was_there_before_and_only_from_earlier_notebooks(record):
-    (record.home / "data/results/frozen.csv").write_text("1")
+    (record.home / "data/results/frozen.csv").write_text("1", encoding="utf-8")
     record.run("00_a", data__results__live_dot_csv="1")
     record.run("01_b", data__results__late_dot_csv="1", figures__both_dot_png="1")
     assert record.stands("00_a") and record.stands("01_b")
@@ -333,7 +337,7 @@ def test_a_table_counts_as_input_if_it_was_there_before_and_only_from_earlier_no
     assert record.stands("00_a") and not record.stands("01_b")
     record.run("01_b", data__results__late_dot_csv="2")
     assert record.stands("00_a") and record.stands("01_b")
-    (record.home / "data/results/frozen.csv").write_text("2")
+    (record.home / "data/results/frozen.csv").write_text("2", encoding="utf-8")
     assert not record.stands("00_a") and not record.stands("01_b")
 
 
@@ -348,7 +352,7 @@ def test_a_notebook_that_failed_is_forgotten_and_a_damaged_record_is_no_obstacle
     with pytest.raises(ValueError), ledger.Ledger(record.path, record.home).watch(record.plan("00_a")):
         raise ValueError
     assert not record.stands("00_a")
-    record.path.write_text("{")
+    record.path.write_text("{", encoding="utf-8")
     assert not record.stands("00_a") and "cannot be read" in caplog.text
     record.run("00_a")
     assert record.stands("00_a")
@@ -362,14 +366,14 @@ def test_the_line_names_notebook_cell_training_step_and_time_left(home):
     folder.mkdir()
     (folder.parent / ".locks").mkdir()
     status = {"state": "running", "step": 60, "steps": 150, "pid": os.getpid()}
-    (folder / "status").write_text(json.dumps(status))
+    (folder / "status").write_text(json.dumps(status), encoding="utf-8")
     shown = progress.Progress([3600.0, 60.0], home / "runs", Console(file=io.StringIO()))
     with FileLock(folder.parent / ".locks" / f"{folder.name}.lock"), shown.running("03_one"):
         shown.cell(5, 14)
         assert shown.line() == (
             "[1/2] 03_one · cell 5/14 · step 60/150 (persuasion-single-seed0) · 0:00 · about 1:01:00 left"
         )
-    (folder / "status").write_text(json.dumps({**status, "state": "finished"}))
+    (folder / "status").write_text(json.dumps({**status, "state": "finished"}), encoding="utf-8")
     assert progress.training_line(home / "runs") == ""
 
 

@@ -18,7 +18,7 @@ from scope_lite.cli.planner import memory, shapes
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.lora import LORA_TARGETS
 from scope_lite.models.records import Transcript, collate
-from tests.standins.planner_models import CONFIGS, RANK, ROWS, TOKENS, adapted, ids, tiny
+from tests.standins.planner_models import CONFIGS, RANK, ROWS, TOKENS, adapted, ids, made, tiny
 
 
 def saved_bytes(model: Any, checkpointing: bool = False) -> int:
@@ -114,7 +114,7 @@ def test_the_hf_engines_own_adapter_is_counted_head_and_all(tied: bool) -> None:
     seat = SeatModel.__new__(SeatModel)
     seat.model = model
     seat.add_adapter(RANK, alpha=8, seed=0)
-    work = planner.workload(engine="hf", lora_rank=RANK)
+    work = made(training_engine="hf", lora_rank=RANK).work
     counted = memory.adapter_parameters(shapes.from_config(model.config), work)
     assert counted == sum(p.numel() for p in seat.trainable())
     assert {p.dtype for p in seat.trainable()} == {torch.float32}  # four bytes each, and so their gradients
@@ -127,8 +127,8 @@ def test_adamw_keeps_eight_bytes_a_parameter() -> None:
     optimizer.step()
     moments = [t for t in optimizer.state[weight].values() if t.shape == weight.shape]
     assert sum(t.nbytes for t in moments) == 8 * weight.numel()
-    made = planner.plan(planner.KNOWN[3], planner.card("24"), planner.workload(adapters=1))
-    assert made.memory.training["optimizer"] == 8 * memory.adapter_parameters(made.shape, made.work)
+    plan = made(method="single")
+    assert plan.memory.training["optimizer"] == 8 * memory.adapter_parameters(plan.shape, plan.work)
 
 
 def test_four_bits_shrink_the_matrices_only() -> None:
@@ -209,7 +209,7 @@ def test_logits_cost_the_counted_bytes_at_trained_tokens_and_nothing_elsewhere(e
             logprobs = log_all.gather(-1, batch.targets[:, None])[:, 0]
         logprobs.mean().backward()
     assert log_all.shape == (trained, vocabulary)
-    assert live.peak == pytest.approx(memory.logit_bytes(vocabulary, trained, engine), rel=0.05)
+    assert live.peak == pytest.approx(memory.logit_bytes(vocabulary, trained, engine == "unsloth"), rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "olmo3"])

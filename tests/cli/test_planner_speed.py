@@ -9,8 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from scope_lite.cli import planner
-from scope_lite.cli.planner import shapes, speed
-from tests.standins.planner_models import RANK, ROWS, TOKENS, adapted, ids, tiny
+from scope_lite.cli.planner import shapes
+from scope_lite.cli.planner.plan import backward_flops, decode_seconds, forward_flops
+from tests.standins.planner_models import RANK, ROWS, TOKENS, adapted, ids, made, tiny
 
 
 def counted_flops(layers: int, backward: bool) -> float:
@@ -28,7 +29,7 @@ def counted_flops(layers: int, backward: bool) -> float:
 def test_the_flops_of_a_layer_are_those_that_torch_counts(backward: bool) -> None:
     # the difference of two depths: the first layer's inputs take no gradient, the embedding costs nothing
     measured = counted_flops(3, backward) - counted_flops(2, backward)
-    count = speed.backward_flops if backward else speed.forward_flops
+    count = backward_flops if backward else forward_flops
     two, three = (shapes.from_config(tiny("qwen3", layers)) for layers in (2, 3))
 
     def planned(shape: planner.ModelShape) -> float:
@@ -48,15 +49,15 @@ def test_attention_in_a_window_is_a_band_of_the_triangle() -> None:
 
 def test_one_sequence_is_drawn_at_the_speed_of_reading_the_weights_and_many_at_that_of_arithmetic() -> None:
     shape, card = planner.KNOWN[0], planner.card("H100")
-    one = speed.decode_seconds(shape, card, 16, rows=1, length=1)
+    one = decode_seconds(shape, card, 16, rows=1, length=1)
     assert one == pytest.approx(2 * shape.parameters / card.bandwidth, rel=1e-3)
-    many = speed.decode_seconds(shape, card, 16, rows=10**5, length=1)
+    many = decode_seconds(shape, card, 16, rows=10**5, length=1)
     assert many == pytest.approx(10**5 * 2 * (shape.matrices + shape.head) / card.flops, rel=0.01)
 
 
 def test_a_cache_too_small_for_both_seats_costs_reading_again() -> None:
-    shape, card = planner.KNOWN[0], planner.card("24")
-    crowded, calm = (planner.plan(shape, card, planner.workload(at_once=rows)) for rows in (64, 2))
-    assert crowded.speed.rereads and not calm.speed.rereads
-    assert calm.speed.at_once == 2
-    assert crowded.speed.rollout_seconds > planner.plan(shape, planner.card("H200"), crowded.work).speed.rollout_seconds
+    crowded, calm = (made("Qwen3-4B-Instruct-2507", method="single", groups=groups, group_size=2) for groups in (32, 1))
+    assert crowded.rereads and not calm.rereads and calm.at_once == 2
+    roomy = made("Qwen3-4B-Instruct-2507", "H200", method="single", groups=32, group_size=2)
+    assert not roomy.rereads and crowded.seconds()[0] > roomy.seconds()[0]
+    assert crowded.seconds(likely=True)[1] > crowded.seconds()[1]

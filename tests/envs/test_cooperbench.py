@@ -73,7 +73,7 @@ def test_two_patches_that_fit_merge_and_pass(task: PairTask) -> None:
 
 def test_a_plain_tree_serves_as_a_repository(task: PairTask, place: Path) -> None:
     (place / "plain").mkdir()
-    (place / "plain" / "shop.py").write_text(SHOP)
+    (place / "plain" / "shop.py").write_text(SHOP, encoding="utf-8")
     result = judged(replace(task, source=place / "plain"), shop(TWICE), "")
     assert result.merged and result.passed == (True, False)
     assert result.why == "feature 2: its tests fail (exit code 1)"

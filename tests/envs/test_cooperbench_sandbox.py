@@ -110,14 +110,14 @@ def outside(place: Path) -> Path:
     """A folder where anyone may write, so that only the containment stands in the way."""
     folder = place / "outside"
     folder.mkdir()
-    (folder / "victim").write_text("whole")
+    (folder / "victim").write_text("whole", encoding="utf-8")
     for path in (folder, folder / "victim"):
         path.chmod(0o777)
     return folder
 
 
 def attack(outside: Path, scratch: Path, place: Path, word: str) -> list[str]:
-    (place / "secret").write_text("my secret")
+    (place / "secret").write_text("my secret", encoding="utf-8")
     return [PYTHON, "-c", ATTACK, str(outside), str(scratch / "own"), str(place / "secret"), word]
 
 
@@ -127,15 +127,17 @@ def test_hostile_code_writes_in_its_scratch_folder_only(
     done = run(attack(outside, scratch, place, mark), scratch, way=way, together=True)
     assert done.ok and "inside written" in done.stdout, done.stdout
     assert sorted(path.name for path in outside.iterdir()) == ["victim"]
-    assert (outside / "victim").read_text() == "whole"
+    assert (outside / "victim").read_text(encoding="utf-8") == "whole"
     assert "my secret" not in done.stdout
     assert not any((Path(folder) / mark).exists() for folder in COMMON)
-    assert (scratch / "own" / "mine").read_text() == "written"
+    assert (scratch / "own" / "mine").read_text(encoding="utf-8") == "written"
 
 
 def test_the_same_attack_succeeds_where_nothing_contains_it(outside: Path, place: Path, mark: str) -> None:
     """So that the test above can fail."""
-    done = subprocess.run(attack(outside, place, place, mark), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        attack(outside, place, place, mark), capture_output=True, text=True, check=True, encoding="utf-8"
+    )
     for folder in COMMON:
         (Path(folder) / mark).unlink(missing_ok=True)
     assert sorted(path.name for path in outside.iterdir()) == ["folder", "linked", "new"]
@@ -207,7 +209,7 @@ def test_what_runs_ends_when_its_caller_is_killed(way: Way, mark: str) -> None:
         f"    run(['{PYTHON}', '-c', 'import time; time.sleep(100)', sys.argv[1]], folder, way='{way}')"
     )
     command = [sys.executable, "-c", call, mark]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as caller:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as caller:
         assert caller.stdout
         folder = caller.stdout.readline().strip()
         # it runs: the word is an argument of the caller and of the command, and a part of one of the jail's
@@ -243,7 +245,7 @@ def test_there_is_no_network(way: Way, scratch: Path) -> None:
             f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 5); print('through')"
         )
         done = run([PYTHON, "-c", connect], scratch, way=way)
-        free = subprocess.run([PYTHON, "-c", connect], capture_output=True, text=True)
+        free = subprocess.run([PYTHON, "-c", connect], capture_output=True, text=True, encoding="utf-8")
     assert free.stdout == "through\n"  # the test can fail
     assert done.code == 1 and "through" not in done.stdout
 
@@ -253,7 +255,7 @@ def test_no_secret_of_the_environment_comes_through(way: Way, scratch: Path, mon
     look = "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'"
     with subprocess.Popen(["sleep", "100"]) as holder:
         done = run(["bash", "-c", look], scratch, way=way, environment={"GIVEN": "yes"})
-        free = subprocess.run(["bash", "-c", look], capture_output=True, text=True, errors="replace")
+        free = subprocess.run(["bash", "-c", look], capture_output=True, text=True, errors="replace", encoding="utf-8")
         holder.kill()
     assert "my secret" in free.stdout
     assert "my secret" not in done.stdout and "GIVEN=yes" in done.stdout

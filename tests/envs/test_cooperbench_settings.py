@@ -87,7 +87,7 @@ def test_the_base_commits_own_settings_hold_but_for_its_addopts(task: PairTask, 
     }
     for name, text in base.items():
         (place / "plain" / name).parent.mkdir(parents=True, exist_ok=True)
-        (place / "plain" / name).write_text(text)
+        (place / "plain" / name).write_text(text, encoding="utf-8")
     first, second = (patch({"lib/shop.py": SHOP}, {"lib/shop.py": text}) for text in (TWICE, BIG))
     coloured = replace(PYTEST, environment=dict(PYTEST.environment or {}) | {"FORCE_COLOR": "1", "PY_COLORS": "1"})
     result = judged(replace(task, source=place / "plain"), first, second, coloured)

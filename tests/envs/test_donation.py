@@ -148,7 +148,7 @@ def test_readings_are_as_right_as_was_measured() -> None:
 
 def test_precision_and_recall_by_hand(tmp_path: Path) -> None:
     rows = ["I'll give $1,1,a", "I'll give $2,0.5,a", "hello,,a", "hello,0,b"]
-    (tmp_path / "table.csv").write_text("\n".join(["utterance,label,kind", *rows]) + "\n")
+    (tmp_path / "table.csv").write_text("\n".join(["utterance,label,kind", *rows]) + "\n", encoding="utf-8")
     table = read_table(tmp_path / "table.csv")
     assert table["right"].tolist() == [True, False, True, False]
     told = measured(table, ["kind"])

@@ -128,7 +128,7 @@ def test_what_is_missing_or_wrong_is_told_in_one_line(tmp_path: Path, monkeypatc
     pd.DataFrame({"a": [1]}).to_csv(folder / "full_dialog.csv")
     with pytest.raises(ScopeError, match="no column B2"):
         p4g.load_dialogues(folder)
-    (folder / "300_dialog.xlsx").write_text("no spreadsheet")
+    (folder / "300_dialog.xlsx").write_text("no spreadsheet", encoding="utf-8")
     with pytest.raises(ScopeError, match="could not read"):
         p4g.load_dialogues(folder, annotated=True)
     monkeypatch.delenv(p4g.FOLDER_VARIABLE, raising=False)
@@ -145,7 +145,7 @@ def test_a_file_with_another_hash_than_the_pinned_one_is_refused(
     upstream = tmp_path / "upstream"
     for name in p4g.FILES:
         (upstream / name).parent.mkdir(parents=True, exist_ok=True)
-        (upstream / name).write_text("tampered")
+        (upstream / name).write_text("tampered", encoding="utf-8")
 
     def copy(url: str, output_file: str, mirror: object) -> None:
         Path(output_file).write_bytes((upstream / url.removeprefix(p4g.UPSTREAM)).read_bytes())

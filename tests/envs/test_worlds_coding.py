@@ -222,7 +222,7 @@ def test_members_of_the_panel_differ_in_conventions_and_not_in_versions():
 
 @pytest.mark.parametrize("path", sorted(NANO_MODELS.glob("*/panel.yaml")), ids=lambda p: p.parent.name)
 def test_every_shipped_panel_is_the_one_that_would_be_made_today(path):
-    shipped = [PanelMember(**entry) for entry in yaml.safe_load(path.read_text())]
+    shipped = [PanelMember(**entry) for entry in yaml.safe_load(path.read_text(encoding="utf-8"))]
     assert shipped == panel_members(get_world(path.parent.name))
 
 
@@ -245,7 +245,7 @@ def test_the_outcome_of_a_dialogue_of_models_is_judged_by_their_words_and_their_
 @pytest.mark.parametrize("method", ["single", "ensemble", "selfplay", "selfplay_population"])
 def test_the_methods_of_cooperation_train(method, tmp_path):
     path = train(method_config(method, **SMALL), tmp_path)
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [r["step"] for r in rows] == [0, 1, 2]
     assert 1 <= rows[1]["turns"] <= WORLD.horizon and rows[1]["odds_exploit"] is None
     assert 0 <= rows[-1]["panel/real/reward"] <= 1 and rows[1]["sampling/logp_difference"] < 1e-5

@@ -93,13 +93,17 @@ def test_users_who_are_told_things_need_as_many_types_for_each_prompt():
 
 def test_a_file_named_in_the_environment_is_there_in_a_new_process(tmp_path):
     file = tmp_path / "my world.py"
-    file.write_text(FILE)
+    file.write_text(FILE, encoding="utf-8")
     code = (
         "import sys; from scope_lite.envs.nano import get_world; print(get_world('own_world').horizon, *"
         "(m for m in ('torch', 'transformers') if m in sys.modules))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, VARIABLE: str(file)}, capture_output=True, text=True
+        [sys.executable, "-c", code],
+        env={**os.environ, VARIABLE: str(file)},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
     )
     assert done.stdout.strip() == "2", done.stderr
 
@@ -109,18 +113,18 @@ def test_a_file_that_is_missing_or_broken_is_named_in_one_line(tmp_path):
     with pytest.raises(ScopeError, match=r"nowhere\.py is no Python file"):
         load_files([tmp_path / "nowhere.py"])
     text = tmp_path / "world.yaml"
-    text.write_text("name: x")
+    text.write_text("name: x", encoding="utf-8")
     with pytest.raises(ScopeError, match="is no Python file"):
         load_files([text])
     broken = tmp_path / "broken.py"
-    broken.write_text("1 / 0")
+    broken.write_text("1 / 0", encoding="utf-8")
     with pytest.raises(ScopeError, match=r"broken\.py: ZeroDivisionError"):
         load_files([broken])
-    broken.write_text(FILE.replace("own_world", "retail"))
+    broken.write_text(FILE.replace("own_world", "retail"), encoding="utf-8")
     with pytest.raises(ScopeError, match="has a world of that name"):
         load_files([broken])
     good = tmp_path / "good.py"
-    good.write_text(FILE)
+    good.write_text(FILE, encoding="utf-8")
     load_files([good, good])
     assert get_world("own_world").horizon == 2
 

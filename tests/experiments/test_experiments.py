@@ -69,7 +69,7 @@ def test_every_figure_of_the_gallery_is_drawn_from_shipped_tables(table, tmp_pat
     assert {p.name for p in written} == named | {f"{t.name}.{suffix}" for t in made for suffix in ("md", "tex")}
     first = {p.name: p.read_bytes() for p in written}
     assert {p.name: p.read_bytes() for p in gallery.build(None, tmp_path, tmp_path / "figures")} == first
-    page = (tmp_path / "figures/README.md").read_text()
+    page = (tmp_path / "figures/README.md").read_text(encoding="utf-8")
     assert all((f"{e.name}.png" in page) == (e in drawn) for e in gallery.GALLERY)
     assert "Not drawn yet.** First: `scope-lite results build methods_retail`" in page
 
@@ -92,7 +92,7 @@ def test_a_built_table_is_read_back_and_says_where_it_comes_from(root, tmp_path,
     path = experiments.build("small", seeds=1, root=root, results=tmp_path, workers=1)
     assert len(pd.read_csv(path)) == 1
     assert experiments.frozen_table("small", tmp_path)["variant"].tolist() == ["base"]
-    assert '"packages"' in path.with_suffix(".json").read_text()
+    assert '"packages"' in path.with_suffix(".json").read_text(encoding="utf-8")
 
 
 def test_a_table_is_extended_without_the_runs_it_was_made_from(tmp_path, monkeypatch):
@@ -102,15 +102,15 @@ def test_a_table_is_extended_without_the_runs_it_was_made_from(tmp_path, monkeyp
     monkeypatch.setitem(experiments.EXPERIMENTS, "small", small)
     results = tmp_path / "results"
     path = experiments.build("small", 1, tmp_path / "first", results, workers=1)
-    before = path.read_text()
+    before = path.read_text(encoding="utf-8")
     elsewhere = tmp_path / "second"
     assert [c.seed for c in experiments.unfinished(["small"], 2, elsewhere, extend=results)] == [1, 1]
     experiments.build("small", 2, elsewhere, results, workers=1, extend=True)
     made = pd.read_csv(path)
-    assert path.read_text().startswith(before), "the shipped rows are kept as they were"
+    assert path.read_text(encoding="utf-8").startswith(before), "the shipped rows are kept as they were"
     assert list(zip(made["seed"], made["variant"], strict=True)) == [(0, "n=4"), (0, "n=5"), (1, "n=4"), (1, "n=5")]
     assert sorted(p.name.rsplit("-", 2)[1] for p in elsewhere.glob("persuasion-base-*")) == ["seed1", "seed1"]
-    assert json.loads(path.with_suffix(".json").read_text())["kept"]["runs"] == 2
+    assert json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["kept"]["runs"] == 2
     monkeypatch.setitem(
         experiments.EXPERIMENTS,
         "small",

@@ -61,7 +61,9 @@ def test_a_dialogue_is_read_as_it_was_spoken_and_printed_without_what_a_terminal
         {"step": step, "simulator": simulator, "member": member, "acts": ["Hi\n\x1b[2J there"], "replies": ["NA", "$1"]}
         for step in (0, 5, 10) for simulator in ("plain", "sim-a") for member in (0, 1)
     ]  # fmt: skip
-    (tmp_path / "rollouts.jsonl").write_text("".join(json.dumps(spoken | line) + "\n" for line in lines))
+    (tmp_path / "rollouts.jsonl").write_text(
+        "".join(json.dumps(spoken | line) + "\n" for line in lines), encoding="utf-8"
+    )
     said = first_and_last([("single", tmp_path)])
     assert len(said) == 2 * 2 * 3 and set(said["step"]) == {0, 10}
     assert said["words"].tolist() == ["Hi\n\x1b[2J there", "NA", "$1"] * 4

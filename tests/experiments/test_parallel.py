@@ -40,7 +40,7 @@ class FakeConfig:
 def fake_train(config: dict, root: Path, fresh: bool) -> None:
     """A training in a worker process: does what the configuration says."""
     fake = FakeConfig(**config)
-    with (root / "trained.txt").open("a") as file:
+    with (root / "trained.txt").open("a", encoding="utf-8") as file:
         file.write(f"{fake.seed} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\n")
     with runs.RunFolder.open(root, config, fake.run_name(), fake.fingerprint(), fresh) as run:
         for step in range(1, fake.steps + 1):
@@ -59,7 +59,7 @@ def fake_train(config: dict, root: Path, fresh: bool) -> None:
 
 
 def trained(root: Path) -> list[list[str]]:
-    return [line.split() for line in (root / "trained.txt").read_text().splitlines()]
+    return [line.split() for line in (root / "trained.txt").read_text(encoding="utf-8").splitlines()]
 
 
 def train(configs: list[FakeConfig], root: Path, **options) -> list[Path]:
@@ -103,7 +103,7 @@ def test_a_failed_run_and_a_killed_worker_do_not_harm_the_others(tmp_path):
     assert "3 of 5 runs failed" in message and "\n" not in message
     assert "killed by signal 9" in message and "ValueError: this seed is unlucky" in message
     assert "world-mistake-seed2-00000002: no such world" in message and str(tmp_path / "logs") in message
-    log = next((tmp_path / "logs").glob("world-fail*.log")).read_text()
+    log = next((tmp_path / "logs").glob("world-fail*.log")).read_text(encoding="utf-8")
     assert "Traceback" in log and "this seed is unlucky" in log
     states = runs.list_runs(tmp_path).set_index("name")["state"]
     assert states.filter(like="world-train").tolist() == ["finished", "finished"]
@@ -113,7 +113,7 @@ def test_a_failed_run_and_a_killed_worker_do_not_harm_the_others(tmp_path):
 def test_a_worker_that_cannot_start_is_reported(tmp_path):
     with pytest.raises(ScopeError, match="ended with code 1"):
         parallel.train_many([FakeConfig(0)], tmp_path, progress=False, target="no_such_module:train")
-    assert any("no_such_module" in path.read_text() for path in (tmp_path / "logs").iterdir())
+    assert any("no_such_module" in path.read_text(encoding="utf-8") for path in (tmp_path / "logs").iterdir())
 
 
 @pytest.mark.parametrize("place", ["logs", "logs/world-train-seed0-00000000.log"])
@@ -153,7 +153,8 @@ def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path):
     script.write_text(
         f"import sys, pathlib; sys.path.insert(0, {str(HERE)!r})\n"
         "from scope_lite import parallel\nfrom test_parallel import FakeConfig, TARGET\n"
-        f"parallel.train_many([FakeConfig(0, 500, 'sleep')], pathlib.Path({str(tmp_path)!r}), target=TARGET)\n"
+        f"parallel.train_many([FakeConfig(0, 500, 'sleep')], pathlib.Path({str(tmp_path)!r}), target=TARGET)\n",
+        encoding="utf-8",
     )
     with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.PIPE) as process:
         wait_for(lambda: runs.read_status(folder)["step"] >= 1)
@@ -183,5 +184,7 @@ def test_a_run_that_is_trained_again_does_not_count_as_done(tmp_path):
     assert job.steps_done == 0
     successor = folder.with_name(folder.name + ".fresh")
     successor.mkdir()
-    (successor / "status").write_text(json.dumps({"state": "running", "step": 2, "steps": 3, "pid": os.getpid()}))
+    (successor / "status").write_text(
+        json.dumps({"state": "running", "step": 2, "steps": 3, "pid": os.getpid()}), encoding="utf-8"
+    )
     assert job.steps_done == 2

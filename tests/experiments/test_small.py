@@ -180,12 +180,12 @@ def test_held_out_perplexity_falls_and_the_best_is_kept(
     assert min(valid.values()) < 0.8 * valid[0] and valid[manifest["best_step"]] == min(valid.values())
     assert told["test_adapter"] < 0.9 * told["test_base"]
     assert manifest["dialogues"] == dict(Counter(split_of(d.name) for d in dialogues))
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["steps_done"] == 12
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))["steps_done"] == 12
     assert str(tmp_path) not in manifest["command"]
 
 
 def test_an_adapter_names_its_base_as_it_was_given(adapter: Path, base: Path) -> None:
-    settings = json.loads((adapter / adapters.CONFIG).read_text())
+    settings = json.loads((adapter / adapters.CONFIG).read_text(encoding="utf-8"))
     assert settings["base_model_name_or_path"] == str(base) and settings["r"] == 2 and settings["lora_alpha"] == 4
     assert split_adapter(adapter) == (str(base), adapter)
     # the shipped ones say "smollm2", and never a folder of the machine that trained them

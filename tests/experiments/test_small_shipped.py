@@ -31,11 +31,14 @@ TALK = (
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_adapter_is_whole_and_small_and_says_where_it_comes_from(name: str) -> None:
-    manifest = json.loads((SMALL_MODELS / name / "manifest.json").read_text())
+    manifest = json.loads((SMALL_MODELS / name / "manifest.json").read_text(encoding="utf-8"))
     weights = SMALL_MODELS / name / adapters.WEIGHTS
     assert hashlib.sha256(weights.read_bytes()).hexdigest() == manifest["sha256"]
     assert weights.stat().st_size < 12e6
-    assert json.loads((SMALL_MODELS / name / adapters.CONFIG).read_text())["base_model_name_or_path"] == "smollm2"
+    assert (
+        json.loads((SMALL_MODELS / name / adapters.CONFIG).read_text(encoding="utf-8"))["base_model_name_or_path"]
+        == "smollm2"
+    )
     assert manifest["command"].startswith("scope-lite small ")
 
 

@@ -55,7 +55,7 @@ def test_what_needs_people_is_left_out_and_what_the_paper_lacks_has_no_number(tm
     with pytest.raises(ScopeError, match="figure 12 is not drawn: it shows a page of the human-study app"):
         gallery.build(["12"], tmp_path, tmp_path)
     gallery.write_page(tmp_path)
-    page = (tmp_path / "README.md").read_text()
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "*Figure 12:*" in page and "## Figure 12" not in page
     assert "airline" not in page.partition("## Figure 25")[2].partition("## Figure 26")[0]
     assert "## A figure of ours: airline" in page and "Figure airline" not in page

@@ -6,13 +6,13 @@ Those that only notebooks draw are looked at by the same helpers when the notebo
 import matplotlib.pyplot as plt
 import pytest
 
-from scope_lite.cli.planner import card, plan, shape_of, workload
-from scope_lite.cli.planner.cards import GIB
+from scope_lite.cli.planner import GIB
 from scope_lite.figures.gallery import GALLERY, rows_of
 from scope_lite.figures.planner import memory_bars
 from scope_lite.figures.style import use_style
 from scope_lite.store.paths import RESULTS
 from tests.standins.geometry import problems
+from tests.standins.planner_models import made
 
 DRAWN = [e for e in GALLERY if not e.table or (RESULTS / f"{e.table}.csv").exists()]
 
@@ -32,7 +32,7 @@ def test_a_figure_of_the_gallery_is_well_laid_out(entry):
 @pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct", "Qwen3-4B-Instruct-2507"])
 @pytest.mark.parametrize("gpu", ["24", "80"])
 def test_the_memory_plan_of_the_gpu_notebook_is_well_laid_out(name, gpu):
-    planned = plan(shape_of(name), card(gpu), workload())
+    planned = made(name, gpu)
     fig = memory_bars(planned.table(), planned.card.memory / GIB, f"{planned.shape.name} on {planned.card.name}")
     assert problems(fig) == []
 

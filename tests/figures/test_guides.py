@@ -34,7 +34,7 @@ def smaller(tmp_path, monkeypatch):
     build, train = nano.build, scope_lite.method.train.train
     quick = {"base_steps": 1, "member_steps": 1, "report": lambda line: None}
     monkeypatch.setattr(nano, "build", lambda *args: build(*args, **quick))
-    monkeypatch.setattr(api, "load_model", lambda name, device: tiny(max_position_embeddings=1024))
+    monkeypatch.setattr(api, "load_model", lambda *asked: tiny(max_position_embeddings=1024))
     monkeypatch.setattr(
         scope_lite.method.train, "train", lambda config, root: train(config.model_copy(update=SMALL), tmp_path / "runs")
     )

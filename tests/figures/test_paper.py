@@ -59,7 +59,7 @@ def test_figure_17_marks_the_papers_k_and_our_runs_stay_as_they_are():
 
 def test_the_page_lists_them_apart_from_ours(tmp_path):
     write_page(tmp_path)
-    page = (tmp_path / "README.md").read_text()
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
     _, _, listed = page.partition("## The paper's own numbers, other models and tasks")
     assert all(f"{value:g}" in listed for value in paper.paper_numbers()["value"])
     assert "Not results of ours" in listed

@@ -48,7 +48,7 @@ def test_a_sidecar_tells_only_of_its_own_picture(files):
     assert sidecar.tells_of(picture)
     picture.write_bytes(b"drawn by a notebook from other runs")
     assert not sidecar.tells_of(picture)
-    picture.with_suffix(".json").write_text("{")
+    picture.with_suffix(".json").write_text("{", encoding="utf-8")
     assert not sidecar.tells_of(picture)
 
 
@@ -57,14 +57,14 @@ def test_the_gallery_writes_a_sidecar_and_links_it(tmp_path):
     rows = pd.read_csv(RESULTS / "single_by_simulator.csv").query("step < 20")
     rows.to_csv(tmp_path / "single_by_simulator.csv", index=False)
     (path,) = [p for p in gallery.build(["3"], tmp_path, out) if p.suffix == ".json"]
-    told = json.loads(path.read_text())
+    told = json.loads(path.read_text(encoding="utf-8"))
     assert list(told["tables"]) == ["single_by_simulator.csv"] and told["worlds"] == ["persuasion"]
     assert told["seeds"]["persuasion"] == rows["seed"].nunique()
-    assert str(tmp_path) not in path.read_text()
-    assert "(fig03_three_simulators.json)" in (out / "README.md").read_text()
+    assert str(tmp_path) not in path.read_text(encoding="utf-8")
+    assert "(fig03_three_simulators.json)" in (out / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_figure_without_a_table_has_no_runs(tmp_path):
     (path,) = [p for p in gallery.build(["9"], tmp_path, tmp_path) if p.suffix == ".json"]
-    told = json.loads(path.read_text())
+    told = json.loads(path.read_text(encoding="utf-8"))
     assert told["tables"] == {} and told["runs"] == [] and told["interval"] is None and told["scale"] is None

@@ -38,5 +38,5 @@ def test_a_users_own_style_changes_nothing(tmp_path):
 
 
 def test_an_svg_holds_no_date(tmp_path):
-    text = save_figure(drawn(), "a", tmp_path, svg=True)[-1].read_text()
+    text = save_figure(drawn(), "a", tmp_path, svg=True)[-1].read_text(encoding="utf-8")
     assert "<svg" in text and "dc:date" not in text

@@ -32,7 +32,10 @@ def summaries(**rewards):
 
 @pytest.fixture(scope="module")
 def every_table():
-    panels = {path.parent.name: yaml.safe_load(path.read_text()) for path in sorted(NANO_MODELS.glob("*/panel.yaml"))}
+    panels = {
+        path.parent.name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for path in sorted(NANO_MODELS.glob("*/panel.yaml"))
+    }
     settings = {"persuasion_hard": summaries(base=0.2, single=0.15), "retail": summaries(single=0.3, population=0.95)}
     return {
         "table01": (tables.results_table(settings), None),

@@ -126,7 +126,7 @@ def test_latex_itself_compiles_every_shipped_table(tmp_path: Path) -> None:
     tables = "\n".join(path.read_text(encoding="utf-8") for path in SHIPPED)
     (tmp_path / "all.tex").write_text(f"{PREAMBLE}\n{tables}\n\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout[-2000:]
     too_wide = [float(points) for points in re.findall(r"Overfull \\hbox \(([\d.]+)pt", done.stdout)]
     assert max(too_wide, default=0.0) < 1, "wider than a page with margins of 1 cm"

@@ -152,7 +152,7 @@ def test_a_reply_table_survives_the_file_word_for_word(tmp_path: Path) -> None:
 
 
 def test_an_absent_or_foreign_table_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     for name in ("none.csv", "other.csv"):
         with pytest.raises(ScopeError, match="reply table") as caught:
             collapse.read_replies(tmp_path / name)

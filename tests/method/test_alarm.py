@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scope_lite.cli.page.content import HEADS, gather_runs
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.cli.page.content import HEADS, gather_runs
 from scope_lite.method.alarm import UNSEEN, collapse, collapse_of
 from scope_lite.store.paths import DATA
 
@@ -71,7 +71,7 @@ def test_metrics_from_elsewhere_are_judged_or_told_what_they_lack(tmp_path: Path
     assert "3 evaluations" in collapse(table(FALLING[:3])).told
     assert collapse(pd.DataFrame()).collapsed is collapse_of(tmp_path).collapsed is None
     rows = [{k: v for k, v in row.items() if v == v} for row in table(FALLING).to_dict("records")]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     assert collapse_of(tmp_path) == collapse(table(FALLING))
 
 
@@ -85,9 +85,11 @@ def test_on_the_shipped_runs_it_sounds_for_single_and_not_for_the_control() -> N
 def test_train_runs_compare_and_the_report_tell_the_same_verdict(tmp_path: Path, monkeypatch: Any) -> None:
     for name, unseen in (("fell", FALLING), ("held", HOLDING)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "status").write_text('{"state": "finished", "step": 100, "steps": 100}')
+        (tmp_path / name / "status").write_text('{"state": "finished", "step": 100, "steps": 100}', encoding="utf-8")
         rows = [{k: v for k, v in row.items() if v == v} for row in table(unseen).to_dict("records")]
-        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / name / "metrics.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+        )
     compared = CliRunner().invoke(app, ["runs", "compare", "fell", "held", "--out", str(tmp_path)]).stdout
     assert "a: collapse alarm at step 70" in compared and "b: no collapse alarm" in compared
     monkeypatch.setattr("scope_lite.method.train.train", lambda *a, **b: tmp_path / "fell")

@@ -223,7 +223,7 @@ def test_a_run_whose_simulator_says_nothing_usable_stops_with_one_line(line, tol
         scene.play(learner.model, scene.cast(learner), KEYS)
 
 
-def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scripted, tmp_path):  # noqa: F811
+def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scripted, tmp_path, float32):  # noqa: F811
     scripted("", "<think>I play a stingy barista: maybe I donate $2.</think>\nMaybe another time.", "Yes \ud83d", NO)
     folder = train(config_of(model, steps=1, text={"reply_tokens": 20, "retries": 1}), tmp_path)
     last = rows_of(folder)[-1]
@@ -232,7 +232,7 @@ def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scri
     assert last["simulator/refused"] == pytest.approx(
         last["simulator/refused/empty"] + last["simulator/refused/broken"]
     )
-    kept = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    kept = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {reply for rollout in kept for reply in rollout["replies"]} == {"Maybe another time.", NO}
 
 

@@ -109,16 +109,16 @@ def test_panels_and_parameter_files_are_checked_by_their_types(tmp_path, monkeyp
         (good + good, "sim-a is listed twice"),
         ("3\n", "valid list"),
     ):
-        panel.write_text(text)
+        panel.write_text(text, encoding="utf-8")
         with pytest.raises(ScopeError, match=message):
             read_panel("persuasion", tmp_path)
-    panel.write_text(good)
+    panel.write_text(good, encoding="utf-8")
     assert read_panel("persuasion", tmp_path)[0].model == "twin"
     with pytest.raises(ScopeError, match=r"0\.temperature"):
         read_text_panel(file(tmp_path, "- {name: a, kind: b, model: null, temperature: 0, about: c, personas: no}\n"))
     (tmp_path / "parameters").mkdir()
     for settings, message in (("execution_timeout: soon", "execution_timeout"), ("series: 5", "series")):
-        (tmp_path / "parameters" / "nano.yaml").write_text(f"settings: {{{settings}}}\n")
+        (tmp_path / "parameters" / "nano.yaml").write_text(f"settings: {{{settings}}}\n", encoding="utf-8")
         with pytest.raises(ScopeError, match=message):
             load_scale(tmp_path, "nano")
 
@@ -145,10 +145,14 @@ def test_a_name_that_would_be_more_than_one_part_of_a_path_is_refused_everywhere
 
 
 def test_names_in_a_data_set_are_names(tmp_path):
-    (tmp_path / "Dockerfile").write_text("RUN git clone https://host/../.. x && git checkout abcdef1\n")
+    (tmp_path / "Dockerfile").write_text(
+        "RUN git clone https://host/../.. x && git checkout abcdef1\n", encoding="utf-8"
+    )
     with pytest.raises(ScopeError, match="neither a Dockerfile"):
         read_base(tmp_path)
-    (tmp_path / "Dockerfile").write_text("RUN git clone https://host/owner/name x && git checkout abcdef1\n")
+    (tmp_path / "Dockerfile").write_text(
+        "RUN git clone https://host/owner/name x && git checkout abcdef1\n", encoding="utf-8"
+    )
     assert read_base(tmp_path) == ("owner/name", "abcdef1")
 
 
@@ -267,7 +271,7 @@ def test_the_content_of_every_model_that_a_run_reads_is_in_its_name(tmp_path, mo
 
     def write(file: str, text: str) -> None:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
-        (folder / file).write_text(text)
+        (folder / file).write_text(text, encoding="utf-8")
 
     seen = [name()]
     write("qwen3-tiny/model.safetensors", "weights")
@@ -294,8 +298,8 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
     from tests.envs.test_worlds_own import FILE
 
     own, notebook = tmp_path / "own.py", tmp_path / "03_one.ipynb"
-    notebook.write_text(json.dumps({"cells": []}))
-    own.write_text(FILE)
+    notebook.write_text(json.dumps({"cells": []}), encoding="utf-8")
+    own.write_text(FILE, encoding="utf-8")
     monkeypatch.setenv(paths.WORLDS_VARIABLE, str(own))
     shipped = method_config("single").fingerprint()
 
@@ -307,7 +311,7 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
     try:
         before = made_of()
         assert made_of() == before
-        own.write_text(FILE + "\n# changed\n")
+        own.write_text(FILE + "\n# changed\n", encoding="utf-8")
         after = made_of()
         assert before[0] != after[0] and before[1] != after[1]
         assert method_config("single").fingerprint() == shipped
@@ -320,7 +324,7 @@ def test_a_model_of_a_panels_member_is_in_a_runs_name(tmp_path, monkeypatch):
     monkeypatch.setattr("scope_lite.method.config.text_panel", lambda world: tmp_path / "c.yaml")
     names = set()
     for weights in ("one", "other"):
-        (tmp_path / "config.json").write_text(weights)
+        (tmp_path / "config.json").write_text(weights, encoding="utf-8")
         file(tmp_path, f"- {{name: a, model: {json.dumps(str(tmp_path))}}}\n")
         names.add(method_config("single", world="p4g").fingerprint())
     assert len(names) == 2

@@ -99,7 +99,7 @@ def test_the_masks_of_both_seats_cover_what_each_of_them_said_and_nothing_else(t
         assert len(rollout.acts) == turns or not rollout.counts
 
 
-def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_them(model):  # noqa: F811
+def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_them(model, sixteen_bits):  # noqa: F811
     scene, cast = open_cast(model, "population", pool_size=3, cadence=1, sharpness=2.0)
     for step in (1, 2):
         nudge(cast.learner.model, step)
@@ -112,7 +112,7 @@ def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_th
         by_entry = torch.stack([entry.token_logprobs(batch)[0] for entry in cast.pool])
     speaker = torch.from_numpy(entries)[batch.row]
     gaps = (by_entry - batch.sampled_logprobs).abs()
-    assert gaps[speaker, torch.arange(len(speaker))].max() < 1e-4
+    assert gaps[speaker, torch.arange(len(speaker))].max() < (0.03 if sixteen_bits else 1e-4)
     assert all(gaps[other, torch.arange(len(speaker))][speaker != other].mean() > 0.05 for other in range(3))
 
 

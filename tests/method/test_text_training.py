@@ -90,7 +90,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "panels").mkdir()
-    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL)
+    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL, encoding="utf-8")
     monkeypatch.setattr(paths, "DATA", tmp_path)
 
 
@@ -114,7 +114,7 @@ def config_of(folder: Path, method: str = "single", **changes: Any) -> RunConfig
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def adapter_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -341,7 +341,7 @@ def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(
     path = train(config, tmp_path / "runs")
     assert len(rows_of(path)) == 3
     before = config.fingerprint()
-    (tmp_path / "small" / "mine" / "adapter_config.json").write_text("{}")
+    (tmp_path / "small" / "mine" / "adapter_config.json").write_text("{}", encoding="utf-8")
     assert config.fingerprint() != before
 
 
@@ -354,7 +354,7 @@ def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it
     first = config_of(model).fingerprint()
     assert first == config_of(model, text={"budget": 3.0}).fingerprint()
     assert first != config_of(model, text={"turns": 3}).fingerprint()
-    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("0.7", "0.5"))
+    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("0.7", "0.5"), encoding="utf-8")
     assert first != config_of(model).fingerprint()
 
 
@@ -362,7 +362,7 @@ def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worl
     config = make_config(None, {"method": "persona", "world": "p4g"}, ["text.turns=7"])
     assert config.model == "smollm2" and config.text.turns == 7 and config.learning_rate == 1e-4
     path = tmp_path / "run.yaml"
-    path.write_text("method: single\nworld: p4g\ntext: {turns: 5}\n")
+    path.write_text("method: single\nworld: p4g\ntext: {turns: 5}\n", encoding="utf-8")
     read = make_config(path, {}, ["text.retries=0"])
     assert (read.model, read.text.turns, read.text.retries) == ("smollm2", 5, 0)
     with pytest.raises(ScopeError, match="did you mean 'turns'"):

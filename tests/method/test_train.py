@@ -25,7 +25,7 @@ def test_every_method_trains_and_logs_its_metrics(method, tmp_path):
     rows = [json.loads(line) for line in metrics_of(path).splitlines()]
     assert [r["step"] for r in rows] == list(range(config.steps + 1))
     assert 0 <= rows[-1]["panel/real/reward"] <= 1
-    assert json.loads((path / "status").read_text())["state"] == "finished"
+    assert json.loads((path / "status").read_text(encoding="utf-8"))["state"] == "finished"
     if config.steps:
         assert rows[1]["entropy"] > 0 and rows[1]["sampling/logp_difference"] < 1e-5
         # in self-play nobody of the panel was met in training
@@ -99,7 +99,7 @@ def test_a_scripted_user_cannot_be_trained_with(tmp_path):
 )
 def test_a_bad_config_gives_one_line(text, message, tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(ScopeError, match=message) as error:
         load_config(path)
     assert "\n" not in str(error.value)
@@ -107,7 +107,7 @@ def test_a_bad_config_gives_one_line(text, message, tmp_path):
 
 def test_a_short_config_file_is_completed_by_its_methods_preset(tmp_path):
     path = tmp_path / "c.yaml"
-    path.write_text("method: ensemble\nseed: 3\n")
+    path.write_text("method: ensemble\nseed: 3\n", encoding="utf-8")
     config = load_config(path)
     assert config.seed == 3 and config.simulator.members == ("sim-a", "sim-b", "sim-c")
 
@@ -121,7 +121,9 @@ def test_a_saved_config_reads_back_as_itself(tmp_path):
 def test_every_logged_metric_is_explained_in_the_reference(tmp_path):
     path = train(method_config("population", **SMALL), tmp_path)
     logged = {key for line in metrics_of(path).splitlines() for key in json.loads(line)}
-    timed = {key for line in (path / "timing.jsonl").read_text().splitlines() for key in json.loads(line)}
+    timed = {
+        key for line in (path / "timing.jsonl").read_text(encoding="utf-8").splitlines() for key in json.loads(line)
+    }
     named = {f"panel/{m.name}/reward" for m in read_panel("persuasion")}
     named |= {f"simulator/answer/{reply}" for reply in get_world("persuasion").spec.user_acts}
     page = (HOME / "docs" / "reference.md").read_text(encoding="utf-8")

@@ -158,4 +158,8 @@ def test_no_file_and_no_line_of_a_run_or_a_report_holds_the_key(
     for path in made:
         assert not traces(str(path) + path.read_bytes().decode("utf-8", "replace")) or path.suffix in (".png", ".pdf")
         assert KEY.encode() not in path.read_bytes()
-    assert all(json.dumps(KEY)[1:-1] not in path.read_text() for path in made if path.suffix in (".json", ".jsonl"))
+    assert all(
+        json.dumps(KEY)[1:-1] not in path.read_text(encoding="utf-8")
+        for path in made
+        if path.suffix in (".json", ".jsonl")
+    )

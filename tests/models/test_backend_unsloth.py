@@ -234,8 +234,8 @@ def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(
     with pytest.raises(ScopeError, match="4-bit weights need a GPU"):
         UnslothBase(folder, four_bit=True, device="cpu")
     with pytest.raises(ScopeError, match="on a plain base"):
-        (tmp_path / "adapter_config.json").write_text("{}")
-        (tmp_path / "adapter_model.safetensors").write_text("")
+        (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
+        (tmp_path / "adapter_model.safetensors").write_text("", encoding="utf-8")
         UnslothBase(f"{folder}+{tmp_path}", device="cpu")
     monkeypatch.setitem(sys.modules, "unsloth", None)
     with pytest.raises(ScopeError, match="Unsloth is not installed: pip install"):

@@ -140,7 +140,7 @@ def test_the_api_engine_gets_its_replies_from_vllms_own_server(tmp_path) -> None
         "--served-model-name", "small", "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32",
         "--max-model-len", "1024", "--max-num-seqs", "8", "--enforce-eager", "--distributed-executor-backend", "uni",
     ]  # fmt: skip
-    with (tmp_path / "server.log").open("w") as log:
+    with (tmp_path / "server.log").open("w", encoding="utf-8") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment()})
         try:
             wait_for(port, server)

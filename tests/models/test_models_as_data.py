@@ -19,7 +19,6 @@ import scope_lite
 from benchmarks.fuzz_models import fuzz
 from scope_lite.cli import app
 from scope_lite.method.text import fold_adapters
-from scope_lite.models import pretrained
 from scope_lite.models.adapters import CONFIG, WEIGHTS
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.pretrained import load_model
@@ -47,8 +46,8 @@ def folder(shipped: Path, tmp_path: Path) -> Path:
 
 def change(path: Path, **keys: Any) -> None:
     """Set keys of a JSON file; ``...`` takes one away."""
-    content = {**json.loads(path.read_text()), **keys}
-    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    content = {**json.loads(path.read_text(encoding="utf-8")), **keys}
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}), encoding="utf-8")
 
 
 def rewrite(path: Path, edit: Callable[[Tensors], object]) -> None:
@@ -84,7 +83,8 @@ def plant(folder: Path, kind: str) -> Path:
     mark = folder.parent / "ran"
     (folder / "evil.py").write_text(
         f"open({str(mark)!r}, 'w').close()\nfrom transformers import LlamaConfig, LlamaForCausalLM, LlamaTokenizer\n"
-        "class Config(LlamaConfig):\n    model_type = 'evil'\nModel, Words = LlamaForCausalLM, LlamaTokenizer\n"
+        "class Config(LlamaConfig):\n    model_type = 'evil'\nModel, Words = LlamaForCausalLM, LlamaTokenizer\n",
+        encoding="utf-8",
     )
     auto = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model", "AutoTokenizer": ["evil.Words", None]}
     if kind == "tokenizer":
@@ -175,23 +175,25 @@ def test_a_kernel_that_a_config_names_is_not_fetched(load: Any, keys: dict[str, 
 
 
 def test_weights_outside_of_the_folder_and_a_second_model_in_it_are_refused(folder: Path) -> None:
-    (folder / CONFIG).write_text("{}")
+    (folder / CONFIG).write_text("{}", encoding="utf-8")
     assert "holds a model and an adapter" in refusal(lambda: load_model(folder))
     (folder / CONFIG).unlink()
     (folder / "model.safetensors").rename(folder.parent / "elsewhere.safetensors")
     index = folder / "model.safetensors.index.json"
     names = load_file(folder.parent / "elsewhere.safetensors")
-    index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}))
+    index.write_text(
+        json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, "../elsewhere.safetensors")}), encoding="utf-8"
+    )
     assert "outside of its folder" in refusal(lambda: load_model(folder))
     for content in ("[" * 100_000, "[]", '{"weight_map": [1]}', "{}"):
-        index.write_text(content)
+        index.write_text(content, encoding="utf-8")
         refusal(lambda: load_model(folder))
 
 
 def test_another_model_s_tokenizer_is_refused(folder: Path) -> None:
-    tokens = json.loads((folder / "tokenizer.json").read_text())
+    tokens = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     tokens["model"]["vocab"]["unheard"] = 5000
-    (folder / "tokenizer.json").write_text(json.dumps(tokens))
+    (folder / "tokenizer.json").write_text(json.dumps(tokens), encoding="utf-8")
     assert "tokens have no embedding" in refusal(lambda: load_model(folder))
 
 
@@ -295,7 +297,7 @@ def test_an_adapter_s_weights_must_be_those_of_its_settings_and_finite(folder: P
 
 
 def test_what_an_adapter_says_of_libraries_is_not_imported(folder: Path, adapter: Path, monkeypatch: Any) -> None:
-    (adapter / "evil.py").write_text(f"open({str(adapter / 'ran')!r}, 'w')")
+    (adapter / "evil.py").write_text(f"open({str(adapter / 'ran')!r}, 'w')", encoding="utf-8")
     monkeypatch.syspath_prepend(adapter)
     mapping = {"base_model_class": "Evil", "parent_library": "evil"}
     change(adapter / CONFIG, auto_mapping=mapping, megatron_core="evil", revision="evil")
@@ -314,9 +316,11 @@ def test_what_an_adapter_says_of_libraries_is_not_imported(folder: Path, adapter
     ],
 )
 def test_every_kind_of_plain_adapter_computes_what_peft_computes(
-    settings: dict[str, Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, Any],
+    folder: Path,
+    tmp_path: Path,
+    float32: None,
 ) -> None:
-    monkeypatch.setattr(pretrained, "pick_dtype", lambda device: "float32")
     adapter = save_adapter(folder, tmp_path / "adapter", **settings)
     loaded = load_model(f"{folder}+{adapter}")
     with torch.no_grad():

@@ -64,9 +64,9 @@ def test_a_run_says_its_number_format_and_goes_on_in_it_on_any_machine(model, sc
         resumed = train(config, tmp_path / began)
         rows[began] = (resumed / "metrics.jsonl").read_bytes()
         assert rows[began] == (whole / "metrics.jsonl").read_bytes() and resumed.name == whole.name
-        assert json.loads((resumed / "provenance.json").read_text())["number_format"] == began
+        assert json.loads((resumed / "provenance.json").read_text(encoding="utf-8"))["number_format"] == began
         again = train(config, tmp_path / began, fresh=True)
-        assert json.loads((again / "provenance.json").read_text())["number_format"] == now
+        assert json.loads((again / "provenance.json").read_text(encoding="utf-8"))["number_format"] == now
     assert rows["float32"] != rows["bfloat16"]
     asked = config_of(model, final_dialogues=1, text={"number_format": "float32"})
     monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", "bfloat16")
@@ -83,7 +83,7 @@ def test_a_table_of_runs_in_text_says_their_number_format(model, scripted, tmp_p
     ((_, config),) = experiments.runs_of("small", seeds=1)
     train(config, tmp_path / "runs")  # here, where the panel is the test's
     table = experiments.build("small", seeds=1, root=tmp_path / "runs", results=tmp_path, workers=1)
-    assert json.loads(table.with_suffix(".json").read_text())["number_format"] == number_format
+    assert json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))["number_format"] == number_format
 
 
 def test_a_number_format_that_is_none_is_told_before_anything_is_written(model, tmp_path, monkeypatch):  # noqa: F811

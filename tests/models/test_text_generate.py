@@ -352,7 +352,7 @@ def damaged(text: str) -> list[str]:
 def test_a_damaged_entry_is_computed_again(counting: Counting, case: int) -> None:
     first = counting.sample(CHATS[:1], 2, CONFIG)
     (entry,) = counting.cache.folder.glob("*/*.json")
-    entry.write_text(damaged(entry.read_text())[case])
+    entry.write_text(damaged(entry.read_text(encoding="utf-8"))[case], encoding="utf-8")
     assert counting.sample(CHATS[:1], 2, CONFIG) == first
     assert counting.decoded == 4
     assert counting.sample(CHATS[:1], 2, CONFIG) == first

@@ -66,17 +66,19 @@ def folders(place: Path) -> tuple[Path, Path]:
     """A dataset folder and a folder with the one repository that it is about, two commits long."""
     dataset, repository = place / "dataset", place / "repositories" / "small" / "shop"
     repository.mkdir(parents=True)
-    (repository / "shop.py").write_text(SHOP)
+    (repository / "shop.py").write_text(SHOP, encoding="utf-8")
 
     def git(*arguments: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@b", "-C", str(repository)]
-        return subprocess.run(["git", *who, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["git", *who, *arguments], check=True, capture_output=True, text=True, encoding="utf-8"
+        ).stdout.strip()
 
     git("init", "-q")
     git("add", "-A")
     git("commit", "-q", "-m", "base")
     commit = git("rev-parse", "HEAD")
-    (repository / "shop.py").write_text("later = True\n")
+    (repository / "shop.py").write_text("later = True\n", encoding="utf-8")
     git("commit", "-q", "-a", "-m", "later")
     task = dataset / "shop_task" / "task7"
     for number, (text, tests, solved) in enumerate(
@@ -84,14 +86,16 @@ def folders(place: Path) -> tuple[Path, Path]:
     ):
         feature = task / f"feature{number}"
         feature.mkdir(parents=True)
-        (feature / "feature.md").write_text(f"{text}\n")
-        (feature / "tests.patch").write_text(tests)
-        (feature / "feature.patch").write_text(shop(solved))
+        (feature / "feature.md").write_text(f"{text}\n", encoding="utf-8")
+        (feature / "tests.patch").write_text(tests, encoding="utf-8")
+        (feature / "feature.patch").write_text(shop(solved), encoding="utf-8")
     clone = "git clone https://example.org/small/shop.git repo"
-    (task / "Dockerfile").write_text(f"FROM python\nRUN {clone} && \\\n    cd repo && git checkout {commit}\n")
+    (task / "Dockerfile").write_text(
+        f"FROM python\nRUN {clone} && \\\n    cd repo && git checkout {commit}\n", encoding="utf-8"
+    )
     (dataset / "subsets").mkdir()
     pairs = {"tasks": [{"repo": "shop_task", "task_id": 7, "pairs": [[2, 1]]}]}
-    (dataset / "subsets" / "lite.json").write_text(json.dumps(pairs))
+    (dataset / "subsets" / "lite.json").write_text(json.dumps(pairs), encoding="utf-8")
     return dataset, place / "repositories"
 
 

@@ -130,4 +130,4 @@ def texts(replies: list[list[Any]]) -> list[list[str]]:
 
 
 def on_disk(folder: Path) -> str:
-    return "\n".join(str(path) + path.read_text() for path in folder.rglob("*") if path.is_file())
+    return "\n".join(str(path) + path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Tiny models of every architecture that the planner counts: a helper for its tests."""
+"""Tiny models of every architecture that the planner counts, and a plan by its settings: helpers for its tests."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from scope_lite.cli import planner
+from scope_lite.method.config import TextConfig, method_config
 from scope_lite.models.lora import LORA_TARGETS
 
 CONFIGS = {
@@ -44,3 +46,15 @@ def adapted(config: PretrainedConfig, dtype: torch.dtype = torch.bfloat16) -> An
 
 def ids() -> torch.Tensor:
     return torch.arange(ROWS * TOKENS).view(ROWS, TOKENS) % 120
+
+
+def made(model: str = "Qwen3-8B", gpu: str = "24", method: str = "cotraining", **values: Any) -> planner.Plan:
+    """The plan of a run with Unsloth and vLLM, ten turns of 96 tokens; ``values`` are its settings, text's too."""
+    text = {
+        "training_engine": "unsloth", "rollout_engine": "vllm", "turns": 10, "max_new_tokens": 96, "reply_tokens": 96,
+        "micro_batch": 1, "vllm_share": 0.6,
+    }  # fmt: skip
+    keys: dict[str, Any] = {"world": "p4g", "model": model, "groups": 8, "lora_rank": 16}
+    for name, value in values.items():
+        (text if name in TextConfig.model_fields else keys)[name] = value
+    return planner.plan(method_config(method, **keys, text=text), planner.card(gpu))

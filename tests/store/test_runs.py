@@ -48,7 +48,7 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 
 def run_python(code: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, encoding="utf-8")
 
 
 def child(root: Path, body: str) -> subprocess.Popen:
@@ -56,7 +56,7 @@ def child(root: Path, body: str) -> subprocess.Popen:
     lines = "\n    ".join(body.splitlines())
     return run_python(
         "import os, signal, sys, time, pathlib, torch\n"
-        "from scope_lite import runs\nfrom scope_lite.store import checkpoints\n"
+        "from scope_lite import store as runs\nfrom scope_lite.store import checkpoints\n"
         f"root = pathlib.Path({str(root)!r})\n"
         f"with runs.RunFolder.open(root, {CONFIG!r}, {NAME!r}, {'0' + FINGERPRINT!r}) as run:\n    {lines}\n"
     )
@@ -71,10 +71,10 @@ def test_a_finished_run_has_every_file_the_design_names(tmp_path):
     names = {path.name for path in folder.iterdir()}
     expected = {"config.yaml", "provenance.json", "metrics.jsonl", "timing.jsonl", "rollouts.jsonl", "checkpoints"}
     assert names == expected | {"status"}
-    assert yaml.safe_load((folder / "config.yaml").read_text()) == CONFIG
-    facts = json.loads((folder / "provenance.json").read_text())
+    assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")) == CONFIG
+    facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     assert facts["packages"]["torch"] and facts["started"].endswith("+00:00") and facts["ended"] >= facts["started"]
-    assert json.loads((folder / "status").read_text())["summary"] == {"step": 4, "reward": 2.0}
+    assert json.loads((folder / "status").read_text(encoding="utf-8"))["summary"] == {"step": 4, "reward": 2.0}
 
 
 def test_a_finished_run_is_reused_without_a_lock_and_cannot_be_written(tmp_path):
@@ -91,8 +91,8 @@ def test_floats_come_back_bit_for_bit_and_timings_stay_out_of_the_metrics(tmp_pa
     value = 0.1 + 0.2
     with open_run(tmp_path) as run:
         run.log({"step": 1, "reward": value, "kl": np.float32(0.1), "panel/unseen/reward": None}, {"step_seconds": 1.5})
-        line = json.loads((run.path / "metrics.jsonl").read_text())
-        timing = json.loads((run.path / "timing.jsonl").read_text())
+        line = json.loads((run.path / "metrics.jsonl").read_text(encoding="utf-8"))
+        timing = json.loads((run.path / "timing.jsonl").read_text(encoding="utf-8"))
     assert line == {"step": 1, "reward": value, "kl": float(np.float32(0.1)), "panel/unseen/reward": None}
     assert timing == {"step": 1, "step_seconds": 1.5}
 
@@ -102,7 +102,7 @@ def test_a_nan_metric_is_refused_by_name_and_leaves_no_line(tmp_path, value):
     with open_run(tmp_path) as run:
         with pytest.raises(ValueError, match=r"metrics at step 3: kl is NaN or infinite"):
             run.log({"step": 3, "kl": value}, {})
-        assert (run.path / "metrics.jsonl").read_text() == ""
+        assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == ""
 
 
 def test_a_rollout_without_its_step_is_refused(tmp_path):
@@ -124,7 +124,7 @@ def test_an_exception_marks_the_run_failed_with_its_reason_and_resumable(tmp_pat
         assert again.load_checkpoint().step == 2
         assert runs.read_status(run.path)["state"] == "running"
         again.finish()
-    facts = json.loads((run.path / "provenance.json").read_text())
+    facts = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))
     assert len(facts["resumed"]) == 1 and facts["ended"]
 
 
@@ -204,10 +204,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(tmp_path, caplog, na
 def test_without_a_readable_checkpoint_the_run_starts_again_from_nothing(tmp_path):
     with open_run(tmp_path) as run:
         run.log({"step": 1, "reward": 0.0}, {})
-        (run.save_checkpoint(1, weights(1.0), {}) / "state.json").write_text("{")
+        (run.save_checkpoint(1, weights(1.0), {}) / "state.json").write_text("{", encoding="utf-8")
     with open_run(tmp_path) as run:
         assert run.load_checkpoint() is None
-        assert (run.path / "metrics.jsonl").read_text() == ""
+        assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == ""
 
 
 def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tmp_path):
@@ -240,7 +240,7 @@ def test_resuming_drops_what_came_after_the_checkpoint_and_keeps_the_rest_bit_fo
                 run.save_checkpoint(step, weights(3.0), {})
                 before = {name: (run.path / name).read_bytes() for name in runs.folder.RECORDS}
         raise ValueError("stop")
-    with (run.path / "metrics.jsonl").open("a") as file:
+    with (run.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"step": 6, "rew')
     with open_run(tmp_path) as again:
         assert again.load_checkpoint().step == 3
@@ -269,7 +269,7 @@ def test_a_full_disk_while_saving_is_one_line_and_the_last_checkpoint_is_intact(
 
 def test_a_full_disk_in_the_middle_of_a_line_takes_the_half_line_back(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n')
+    path.write_text('{"step": 1}\n', encoding="utf-8")
     real_open = Path.open
 
     def half(self, *args, **kwargs):
@@ -283,7 +283,7 @@ def test_a_full_disk_in_the_middle_of_a_line_takes_the_half_line_back(tmp_path, 
     monkeypatch.setattr(Path, "open", half)
     with pytest.raises(ScopeError, match="disk is full"):
         files.append_text(path, '{"step": 2}\n')
-    assert path.read_text() == '{"step": 1}\n'
+    assert path.read_text(encoding="utf-8") == '{"step": 1}\n'
 
 
 def test_a_file_is_replaced_whole_or_stays_as_it_was(tmp_path, monkeypatch):
@@ -292,7 +292,7 @@ def test_a_file_is_replaced_whole_or_stays_as_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(ScopeError):
         files.replace_text(path, "new")
-    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    assert path.read_text(encoding="utf-8") == "old" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_read_only_place_is_one_line(tmp_path, monkeypatch):
@@ -337,7 +337,7 @@ def test_fresh_over_an_unfinished_run_starts_from_nothing(tmp_path):
         run.save_checkpoint(1, weights(1.0), {})
     with open_run(tmp_path, fresh=True) as run:
         assert run.load_checkpoint() is None
-        assert (run.path / "metrics.jsonl").read_text() == ""
+        assert (run.path / "metrics.jsonl").read_text(encoding="utf-8") == ""
 
 
 @pytest.mark.parametrize("killed_after", ["finish", "first rename", "second rename"])

@@ -73,10 +73,10 @@ def test_a_dialogue_in_words_uses_the_worlds_sentences_and_ends_with_the_outcome
 def test_runs_without_dialogues_or_without_a_common_simulator_are_told(tmp_path: Path) -> None:
     a, b = make_run(tmp_path), make_run(tmp_path, seed=1)
     path = b / "rollouts.jsonl"
-    path.write_text(path.read_text().replace("sim-", "other-"))
+    path.write_text(path.read_text(encoding="utf-8").replace("sim-", "other-"), encoding="utf-8")
     with pytest.raises(ScopeError, match="no common simulator"):
         runs.paired_dialogues(a, b, 1)
-    path.write_text('{"step": 1}\n')
+    path.write_text('{"step": 1}\n', encoding="utf-8")
     with pytest.raises(ScopeError, match="line 1: simulator is missing"):
         runs.kept_dialogues(b)
     path.unlink()
@@ -172,8 +172,10 @@ def tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_number_is_exported_at_the_time_that_its_step_ended(tmp_path: Path, tensorboard: None) -> None:
     folder = make_run(tmp_path / "runs")
-    told = json.loads((folder / "provenance.json").read_text())
-    (folder / "provenance.json").write_text(json.dumps({**told, "started": "2026-01-01T00:00:00+00:00"}))
+    told = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
+    (folder / "provenance.json").write_text(
+        json.dumps({**told, "started": "2026-01-01T00:00:00+00:00"}), encoding="utf-8"
+    )
     done = call("runs", "export", folder.name, tmp_path / "board", "--to", "tensorboard", "--out", tmp_path / "runs")
     assert done.exit_code == 0, done.output
     assert Recorder.calls[0] == ("folder", str(tmp_path / "board" / folder.name))

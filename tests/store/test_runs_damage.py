@@ -39,16 +39,16 @@ def stopped_run(root: Path, steps: int = 6) -> Path:
 
 
 def steps_of(path: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    return [json.loads(line)["step"] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------
 
 
 def edit_head(path: Path, change) -> None:
-    head = json.loads((path / "state.json").read_text())
+    head = json.loads((path / "state.json").read_text(encoding="utf-8"))
     change(head)
-    (path / "state.json").write_text(json.dumps(head))
+    (path / "state.json").write_text(json.dumps(head), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_change_anywhere_in_a_checkpoints_head_is_damage_as_any_other(tmp_path
 @pytest.mark.parametrize("text", [DEEP, "[]", "null", "9" * 5000, "\0" * 50, '{"format": 2}', ""])
 def test_a_head_that_is_something_else_is_passed_over(tmp_path, text):
     folder = stopped_run(tmp_path)
-    (folder / "checkpoints" / "step_000006" / "state.json").write_text(text)
-    (folder / "checkpoints" / "step_000008").write_text("a file")
+    (folder / "checkpoints" / "step_000006" / "state.json").write_text(text, encoding="utf-8")
+    (folder / "checkpoints" / "step_000008").write_text("a file", encoding="utf-8")
     (folder / "checkpoints" / "step_000010").symlink_to("step_000010")
     with open_run(tmp_path, steps=99) as run:
         assert run.load_checkpoint().step == 4
@@ -102,7 +102,7 @@ def test_what_a_kill_left_beside_the_checkpoints_is_dropped_at_the_next_resume(t
     folder = stopped_run(tmp_path) / "checkpoints"
     shutil.copytree(folder / "step_000004", folder / "step_000001")
     shutil.copytree(folder / "step_000004", folder / ".step_000007")
-    (folder.parent / ".status.123.tmp").write_text("{")
+    (folder.parent / ".status.123.tmp").write_text("{", encoding="utf-8")
     with open_run(tmp_path, steps=99) as run:
         assert run.load_checkpoint().step == 6
         assert sorted(path.name for path in folder.iterdir()) == ["step_000004", "step_000006"]
@@ -116,7 +116,7 @@ def test_a_damaged_later_checkpoint_never_costs_the_one_just_written(tmp_path):
     os.rename(folder / "checkpoints" / "step_000006x", folder / "checkpoints" / "step_000008")
     os.rename(folder / "checkpoints" / "step_000009x", folder / "checkpoints" / "step_000009")
     for step in (6, 8, 9):
-        (folder / "checkpoints" / f"step_{step:06d}" / "state.json").write_text("{")
+        (folder / "checkpoints" / f"step_{step:06d}" / "state.json").write_text("{", encoding="utf-8")
     with open_run(tmp_path, steps=99) as run:
         assert run.load_checkpoint().step == 4
         run.save_checkpoint(5, weights(5), {})
@@ -128,8 +128,8 @@ def test_a_damaged_later_checkpoint_never_costs_the_one_just_written(tmp_path):
 
 def rewritten(change):
     def damage(path: Path) -> None:
-        lines = path.read_text().splitlines(keepends=True)
-        path.write_text("".join(change(lines)))
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(change(lines)), encoding="utf-8")
 
     return damage
 
@@ -165,16 +165,18 @@ def test_damaged_records_lead_back_to_the_checkpoint_before_which_they_are_whole
 @pytest.mark.parametrize("damage", ["gone", "empty", "doubled"])
 def test_records_that_no_checkpoint_fits_are_refused_and_left_as_they_are(tmp_path, name, damage):
     folder = stopped_run(tmp_path)
-    text = (folder / name).read_text()
+    text = (folder / name).read_text(encoding="utf-8")
     (folder / name).unlink()
     if damage != "gone":
-        (folder / name).write_text("".join(line * 2 for line in text.splitlines(True)) if damage == "doubled" else "")
+        (folder / name).write_text(
+            "".join(line * 2 for line in text.splitlines(True)) if damage == "doubled" else "", encoding="utf-8"
+        )
     kept = snapshot(folder / "checkpoints")
     for _ in range(2):
         with pytest.raises(ScopeError, match="--fresh") as caught, open_run(tmp_path, steps=99) as run:
             run.load_checkpoint()
         assert "\n" not in str(caught.value) and snapshot(folder / "checkpoints") == kept
-    (folder / name).write_text(text)
+    (folder / name).write_text(text, encoding="utf-8")
     with open_run(tmp_path, steps=99) as run:
         assert run.load_checkpoint().step == 6
 
@@ -182,7 +184,9 @@ def test_records_that_no_checkpoint_fits_are_refused_and_left_as_they_are(tmp_pa
 @pytest.mark.parametrize("damage", [*DAMAGES, "gone", "deep"])
 def test_damaged_timings_cost_no_step_and_are_told(tmp_path, caplog, damage):
     path = stopped_run(tmp_path) / "timing.jsonl"
-    path.unlink() if damage == "gone" else path.write_text(DEEP) if damage == "deep" else DAMAGES[damage](path)
+    path.unlink() if damage == "gone" else path.write_text(DEEP, encoding="utf-8") if damage == "deep" else DAMAGES[
+        damage
+    ](path)
     with open_run(tmp_path, steps=99) as run:
         assert run.load_checkpoint().step == 6
     steps = steps_of(path)
@@ -216,7 +220,7 @@ def test_a_run_killed_after_its_last_step_finishes_with_the_numbers_of_that_step
     with open_run(tmp_path, steps=99) as run:
         assert run.load_checkpoint().step == 6
         folder = run.finish()
-    assert json.loads((folder / "status").read_text())["summary"] == {"step": 6, "reward": 6 / 7}
+    assert json.loads((folder / "status").read_text(encoding="utf-8"))["summary"] == {"step": 6, "reward": 6 / 7}
 
 
 # -- status, provenance, configuration ------------------------------------------------------------------------------
@@ -236,15 +240,15 @@ def test_a_small_file_of_another_shape_is_mended_at_the_next_opening(tmp_path, n
         assert run.load_checkpoint().step == 6
         run.finish()
     assert (folder / "config.yaml").read_bytes() == before and runs.is_finished(folder)
-    facts = json.loads((folder / "provenance.json").read_text())
+    facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
     assert ("note" in facts) == (name == "provenance.json") and facts["fingerprint"] and facts["ended"]
 
 
 @pytest.mark.parametrize("value", [None, "4", -1.5, True, [], 10**30])
 def test_a_status_whose_numbers_make_no_sense_is_unknown(tmp_path, value):
     folder = finish_run(tmp_path)
-    status = json.loads((folder / "status").read_text())
-    (folder / "status").write_text(json.dumps({**status, "step": value}))
+    status = json.loads((folder / "status").read_text(encoding="utf-8"))
+    (folder / "status").write_text(json.dumps({**status, "step": value}), encoding="utf-8")
     assert runs.read_status(folder)["state"] == "unknown" and runs.list_runs(tmp_path)["step"].tolist() == [0]
 
 
@@ -252,7 +256,7 @@ def test_a_status_whose_numbers_make_no_sense_is_unknown(tmp_path, value):
 def test_a_metric_that_is_no_number_is_told_with_file_line_and_name(tmp_path, value):
     folder = finish_run(tmp_path)
     path = folder / "metrics.jsonl"
-    path.write_text(path.read_text().replace('"reward": 1.0', f'"reward": {value}'))
+    path.write_text(path.read_text(encoding="utf-8").replace('"reward": 1.0', f'"reward": {value}'), encoding="utf-8")
     with pytest.raises(ScopeError, match=r"metrics.jsonl, line 2: .*; the file was damaged, run again"):
         runs.load_metrics([folder])
     assert runs.list_runs(tmp_path)["reward"].tolist() == [None]
@@ -281,6 +285,6 @@ def test_a_dialogue_of_another_shape_is_told_with_its_line(tmp_path, change):
 )
 def test_a_damaged_ledger_of_the_notebooks_is_told_and_begun_anew(tmp_path, caplog, text):
     path = tmp_path / "series.json"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     assert Ledger(path, tmp_path).entries == {}
     assert "every notebook runs again" in caplog.text

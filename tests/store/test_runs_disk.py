@@ -110,7 +110,9 @@ def test_what_is_no_folder_is_told_and_fresh_takes_its_place(tmp_path, kind, pla
     folder = stopped_run(tmp_path)
     path = folder / place
     shutil.move(path, tmp_path / "aside")
-    path.write_text("x") if kind == "file" else path.symlink_to("nowhere" if kind == "to nowhere" else path)
+    path.write_text("x", encoding="utf-8") if kind == "file" else path.symlink_to(
+        "nowhere" if kind == "to nowhere" else path
+    )
     records = snapshot(folder) if place == "checkpoints" else {}
     with pytest.raises(ScopeError) as caught, open_run(tmp_path, steps=99) as run:
         run.load_checkpoint()
@@ -133,15 +135,15 @@ def test_fresh_over_what_may_not_be_removed_is_told_and_not_a_resume(tmp_path, m
 
 def test_an_adapters_folder_behind_a_link_is_replaced_and_odd_settings_are_told(tmp_path):
     (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "old").write_text("x")
+    (tmp_path / "disk" / "old").write_text("x", encoding="utf-8")
     (tmp_path / "out").symlink_to(tmp_path / "disk")
     with replacing(tmp_path / "out") as beside:
-        (beside / "new").write_text("x")
+        (beside / "new").write_text("x", encoding="utf-8")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"] and (tmp_path / "disk" / "old").exists()
     for text in ("[]", DEEP, "\0"):
         with working(tmp_path / "work", {"a": 1}, fresh=True):
             pass
-        (tmp_path / "work" / "settings.json").write_text(text)
+        (tmp_path / "work" / "settings.json").write_text(text, encoding="utf-8")
         with pytest.raises(ScopeError, match=r"settings.json cannot be read"), working(tmp_path / "work", {}, False):
             pass
 
@@ -153,8 +155,10 @@ def test_an_adapters_folder_behind_a_link_is_replaced_and_odd_settings_are_told(
 def test_a_number_of_a_process_does_not_make_a_run_run(tmp_path, pid):
     pid = os.getpid() if pid == "mine" else pid
     folder = stopped_run(tmp_path)
-    status = json.loads((folder / "status").read_text())
-    (folder / "status").write_text(json.dumps({**status, "state": "running", "pid": pid, "since": 1e9}))
+    status = json.loads((folder / "status").read_text(encoding="utf-8"))
+    (folder / "status").write_text(
+        json.dumps({**status, "state": "running", "pid": pid, "since": 1e9}), encoding="utf-8"
+    )
     assert runs.read_status(folder)["state"] == "interrupted"
     assert [item.why for item in runs.prune(tmp_path)] == ["interrupted"]
     lock = files.take_lock(lock_path(folder))
@@ -175,7 +179,7 @@ def test_looking_whether_a_run_runs_writes_nothing(tmp_path):
     folder = stopped_run(tmp_path / "runs")
     shutil.copytree(folder, tmp_path / "copy" / folder.name)
     status = tmp_path / "copy" / folder.name / "status"
-    status.write_text(status.read_text().replace('"failed"', '"running"'))
+    status.write_text(status.read_text(encoding="utf-8").replace('"failed"', '"running"'), encoding="utf-8")
     assert runs.list_runs(tmp_path / "copy")["state"].tolist() == ["interrupted"]
     assert [path.name for path in (tmp_path / "copy").iterdir()] == [folder.name]
 
@@ -194,5 +198,5 @@ def test_no_damage_ends_in_a_traceback_or_in_another_run(tmp_path, monkeypatch):
 
 def test_a_run_killed_at_random_instants_ends_as_the_one_that_was_left_alone():
     command = [sys.executable, "benchmarks/kills.py", "--kills", "3", "--steps", "6"]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0 and "0 could not go on, 0 files differ" in done.stdout, done.stdout + done.stderr

@@ -26,12 +26,12 @@ def test_metrics_of_many_runs_load_as_one_tidy_table(tmp_path):
 def test_a_cut_last_line_is_left_out_and_a_broken_middle_line_is_named(tmp_path, caplog):
     folder = finish_run(tmp_path)
     path = folder / "metrics.jsonl"
-    whole = path.read_text()
-    path.write_text(whole + '{"step": 5, "rew')
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole + '{"step": 5, "rew', encoding="utf-8")
     assert len(runs.load_metrics([folder])) == 4
     assert "cut off" in caplog.text
     lines = whole.splitlines()
-    path.write_text("\n".join([lines[0], lines[1][:-4], *lines[2:]]) + "\n")
+    path.write_text("\n".join([lines[0], lines[1][:-4], *lines[2:]]) + "\n", encoding="utf-8")
     with pytest.raises(ScopeError, match=r"metrics\.jsonl, line 2"):
         runs.load_metrics([folder])
 

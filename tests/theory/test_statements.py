@@ -181,12 +181,12 @@ def test_odds_from_act_probabilities_agree_with_enumeration():
 def test_odds_tables_are_checked_on_reading(tmp_path):
     path = tmp_path / "theory_odds.csv"
     assert load_odds(path) is None
-    path.write_text("variant,seed,step,odds_exploit,learning_rate\na,0,0,0.5,0.1\n")
+    path.write_text("variant,seed,step,odds_exploit,learning_rate\na,0,0,0.5,0.1\n", encoding="utf-8")
     assert len(load_odds(path)) == 1
-    path.write_text("variant,seed,step,odds_exploit,learning_rate\na,0,0,0.0,0.1\n")
+    path.write_text("variant,seed,step,odds_exploit,learning_rate\na,0,0,0.0,0.1\n", encoding="utf-8")
     with pytest.raises(ScopeError, match="positive"):
         load_odds(path)
-    path.write_text("variant,seed\na,0\n")
+    path.write_text("variant,seed\na,0\n", encoding="utf-8")
     with pytest.raises(ScopeError, match="lacks the columns"):
         load_odds(path)
 

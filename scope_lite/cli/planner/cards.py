@@ -28,25 +28,24 @@ class Card:
     """the card whose bandwidth and FLOP/s these are, where only a size was asked for"""
 
 
-def _card(name: str, size: int, mib: int, gigabytes_a_second: float, teraflops: float) -> Card:
-    return Card(name, size, mib * MIB, gigabytes_a_second * 1e9, teraflops * 1e12)
-
-
-# Memory: the total that nvidia-smi reports. Bandwidth and FLOP/s: the maker's data sheet or architecture paper (GA102
-# for the 3090, Ada for the 4090, Blackwell for the 5090; data sheets of L4, A10, A6000, L40S, A100, H100 SXM and H200,
-# whose bf16 figures "with sparsity" are halved). Of each size, the first is the one that a bare size stands for.
-CARDS = (
-    _card("RTX 4090", 24, 24_564, 1008, 165.2),
-    _card("RTX 3090", 24, 24_576, 936, 71),
-    _card("L4", 24, 23_034, 300, 121),
-    _card("A10", 24, 23_028, 600, 125),
-    _card("RTX 5090", 32, 32_607, 1792, 209.5),
-    _card("A100 40GB", 40, 40_960, 1555, 312),
-    _card("L40S", 48, 46_068, 864, 362),
-    _card("RTX A6000", 48, 49_140, 768, 154.8),
-    _card("A100", 80, 81_920, 2039, 312),
-    _card("H100", 80, 81_559, 3350, 989),
-    _card("H200", 141, 143_771, 4800, 989),
+# Memory: the total that nvidia-smi reports, MiB. Bandwidth (GB/s) and TFLOP/s: the maker's data sheet or architecture
+# paper (GA102 for the 3090, Ada for the 4090, Blackwell for the 5090; data sheets of L4, A10, A6000, L40S, A100, H100
+# SXM and H200, whose bf16 figures "with sparsity" are halved). Of each size, the first stands for a bare size.
+CARDS = tuple(
+    Card(name, size, mib * MIB, bandwidth * 1e9, teraflops * 1e12)
+    for name, size, mib, bandwidth, teraflops in (
+        ("RTX 4090", 24, 24_564, 1008, 165.2),
+        ("RTX 3090", 24, 24_576, 936, 71),
+        ("L4", 24, 23_034, 300, 121),
+        ("A10", 24, 23_028, 600, 125),
+        ("RTX 5090", 32, 32_607, 1792, 209.5),
+        ("A100 40GB", 40, 40_960, 1555, 312),
+        ("L40S", 48, 46_068, 864, 362),
+        ("RTX A6000", 48, 49_140, 768, 154.8),
+        ("A100", 80, 81_920, 2039, 312),
+        ("H100", 80, 81_559, 3350, 989),
+        ("H200", 141, 143_771, 4800, 989),
+    )
 )
 
 
@@ -58,17 +57,18 @@ def card(text: str) -> Card:
     Raises:
         ScopeError: if it is neither.
     """
-    wanted = re.sub(r"[^a-z0-9]", "", text.lower())
-    by_name = {re.sub(r"[^a-z0-9]", "", one.name.lower()): one for one in CARDS}
-    if wanted in by_name:
-        return by_name[wanted]
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", name.lower())
+
+    named = [one for one in CARDS if plain(one.name) == plain(text)]
+    if named:
+        return named[0]
     number = re.fullmatch(r"([0-9]{1,5})\s*(gb|gib)?", text.strip().lower())
     if not number or int(number[1]) < 1:
         raise ScopeError(f"unknown GPU {text!r}; give its GB, or one of {', '.join(one.name for one in CARDS)}")
     size = int(number[1])
     same = [one for one in CARDS if one.size == size]
-    if same:
-        return replace(same[0], name=f"a card of {size} GB", like=same[0].name, memory=min(one.memory for one in same))
-    smaller = [one for one in CARDS if one.size < size]
-    like = smaller[-1] if smaller else CARDS[0]
-    return replace(like, name=f"a card of {size} GB", like=like.name, size=size, memory=round(size * GIB * 0.95))
+    like = same[0] if same else ([one for one in CARDS if one.size < size] or CARDS[:1])[-1]
+    memory = min((one.memory for one in same), default=round(size * GIB * 0.95))
+    return replace(like, name=f"a card of {size} GB", like=like.name, size=size, memory=memory)

@@ -7,7 +7,6 @@ tell is an allowance, named ``..._ALLOWANCE`` here.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from scope_lite.cli.planner.cards import GIB, Card
@@ -19,7 +18,7 @@ VLLM_ALLOWANCE = 0.6 * GIB  # CUDA graphs and the sampler's buffers
 SLACK = 0.03  # of the card: what the caching allocator holds in pieces too small to use
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)  # 4 bits; a byte of scale a block of 64; a float for 256 of those
-LOGIT_BYTES = {"unsloth": 12.0, "hf": 16.0}  # for each token and entry of the vocabulary
+UNSLOTH_LOGIT_BYTES, HF_LOGIT_BYTES = 12.0, 16.0  # for each token and entry of the vocabulary
 LOG_PROBABILITY_BYTES = 4.0  # of those, what stays until the step's end
 VLLM_BATCH = 8192  # tokens that vLLM reads at a time (max_num_batched_tokens)
 VLLM_ROWS = 256  # sequences that it samples for at a time (max_num_seqs)
@@ -36,13 +35,11 @@ class Memory:
 
     rollouts: dict[str, float]
     training: dict[str, float]
-    share: float | None
-    """vLLM's share of the card; none where no vLLM runs"""
     kv_room: float
     """bytes for the KV cache; a step wants ``kv_wanted``"""
     kv_wanted: float
-    pool_short: float
-    """bytes that vLLM's share lacks for the weights and one dialogue; none lacking: 0"""
+    pool_short: float = 0.0
+    """bytes that vLLM's share lacks for the weights and one dialogue"""
 
     @property
     def peak(self) -> float:
@@ -62,7 +59,7 @@ def weight_bytes(shape: ModelShape, bits: int) -> float:
 
 def adapter_parameters(shape: ModelShape, work: Workload) -> int:
     """Parameters of one adapter: seven matrices a layer, and an untied head with hf (as ``models.hf`` does)."""
-    return shape.lora(work.lora_rank, head=work.engine == "hf" and not shape.tied)
+    return shape.lora(work.lora_rank, head=not work.unsloth and not shape.tied)
 
 
 def saved_per_token(shape: ModelShape, rank: int) -> int:
@@ -96,12 +93,12 @@ def backward_extra(shape: ModelShape, rank: int, tokens: int, checkpointing: boo
     return tokens * (again + gradients)
 
 
-def logit_bytes(vocabulary: int, tokens: int, engine: str = "unsloth") -> float:
+def logit_bytes(vocabulary: int, tokens: int, unsloth: bool = True) -> float:
     """Bytes at the head's peak: fp32 log probabilities, their gradient, and that of the logits.
 
     ``models.hf`` has its peak before: logits, their sharpened copy, a row of allowed tokens for each, their sum.
     """
-    return LOGIT_BYTES[engine] * vocabulary * tokens
+    return (UNSLOTH_LOGIT_BYTES if unsloth else HF_LOGIT_BYTES) * vocabulary * tokens
 
 
 def reading_per_token(shape: ModelShape) -> int:
@@ -125,57 +122,51 @@ def plan_memory(shape: ModelShape, card: Card, work: Workload) -> Memory:
         "CUDA and slack": CUDA_ALLOWANCE + SLACK * card.memory,
     }
     training = {**fixed, **_training_parts(shape, work)}
-    if work.engine == "unsloth":
-        return _with_vllm(shape, card, work, fixed, training)
-    rows = work.playing
-    cache = 2.0 * rows * shape.kv_bytes(work.context)  # both seats keep theirs across turns, and until the step's end
+    wanted = 2.0 * work.dialogues * shape.kv_bytes(work.context)  # both seats keep theirs across turns
+    if work.vllm_share is not None:
+        return _with_vllm(shape, work, work.vllm_share * card.memory, wanted, fixed, training)
     playing = {
-        "activations": float(rows * work.prompt * reading_per_token(shape)),
-        "logits": 24.0 * rows * shape.vocabulary,  # float32 twice, and the double-precision softmax
-        "KV cache": cache,
+        "activations": float(work.dialogues * work.prompt * reading_per_token(shape)),
+        "logits": 24.0 * work.dialogues * shape.vocabulary,  # float32 twice, and the double-precision softmax
+        "KV cache": wanted,
     }
-    return Memory({**fixed, **playing}, {**training, "KV cache": cache}, None, cache, cache, 0.0)
+    return Memory({**fixed, **playing}, {**training, "KV cache": wanted}, wanted, wanted)
 
 
 def _training_parts(shape: ModelShape, work: Workload) -> dict[str, float]:
-    tokens = work.micro_batch * work.context
-    kept = kept_activations(shape, work.lora_rank, tokens, work.checkpointing)
-    extra = backward_extra(shape, work.lora_rank, tokens, work.checkpointing)
+    tokens, trained = work.micro_batch * work.context, work.micro_batch * work.written
+    kept = kept_activations(shape, work.lora_rank, tokens, checkpointing=work.unsloth)
+    extra = backward_extra(shape, work.lora_rank, tokens, checkpointing=work.unsloth)
     if work.bits == 4:
         kept += 2 * max(i * o for i, o in shape.linears)  # one matrix at a time is unpacked
-    count = tokens if work.logits_everywhere else work.micro_batch * work.written
-    head = logit_bytes(shape.vocabulary, count, work.engine)
-    later = LOG_PROBABILITY_BYTES * shape.vocabulary * count
+    head = logit_bytes(shape.vocabulary, trained, work.unsloth)
+    later = LOG_PROBABILITY_BYTES * shape.vocabulary * trained
     if head >= later + extra:
         return {"activations": kept, "logits": head}
     return {"activations": kept + extra, "logits": later}
 
 
 def _with_vllm(
-    shape: ModelShape, card: Card, work: Workload, fixed: dict[str, float], training: dict[str, float]
+    shape: ModelShape,
+    work: Workload,
+    lent: float,
+    wanted: float,
+    fixed: dict[str, float],
+    training: dict[str, float],
 ) -> Memory:
     """vLLM takes its share once and for all: its copy of the weights, its work, the rest for the KV cache.
 
-    ``models.vllm`` holds the base in 16 bits, whatever the trainer's has. Asleep it keeps neither it nor the cache.
+    ``models.vllm`` holds the base in 16 bits, whatever the trainer's has. Asleep, while the seats train, it keeps
+    neither it nor the cache.
     """
     own = VLLM_ALLOWANCE + 2.0 * adapter_parameters(shape, work) * work.adapters
     own += VLLM_BATCH * 2.0 * (3 * shape.intermediate + 4 * shape.hidden) + 12.0 * VLLM_ROWS * shape.vocabulary
     copied = weight_bytes(shape, 16)
-    needed = copied + own
-    one = shape.kv_bytes(work.context)
-    wanted = 2.0 * work.playing * one
-    share = work.vllm_share
-    if share is None:
-        room = card.memory - needed - sum((fixed if work.sleeps else training).values())
-        least, useful = (math.ceil(100 * (needed + cache) / card.memory) for cache in (one, wanted))
-        share = max(least, min(useful, math.floor(100 * (needed + room) / card.memory))) / 100
-    cache = max(0.0, share * card.memory - needed)
-    lent = {"vLLM's weights": copied, "KV cache": cache}
+    cache = max(0.0, lent - copied - own)
     return Memory(
-        rollouts={**fixed, **lent, "vLLM's own": own},
-        training={**training, **(dict.fromkeys(lent, 0.0) if work.sleeps else lent), "vLLM's own": own},
-        share=share,
+        rollouts={**fixed, "vLLM's weights": copied, "KV cache": cache, "vLLM's own": own},
+        training={**training, "vLLM's own": own},
         kv_room=cache,
         kv_wanted=wanted,
-        pool_short=max(0.0, needed + one - share * card.memory),
+        pool_short=max(0.0, copied + own + shape.kv_bytes(work.context) - lent),
     )

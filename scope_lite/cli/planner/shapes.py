@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-from scope_lite.method.config import closest
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.contents import EMBEDDED
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import checked_place, expanded
 
 
@@ -115,27 +114,19 @@ def shape_of(model: str) -> ModelShape:
         ScopeError: if it is neither, or of an architecture that is not counted here.
     """
     if (folder := expanded(checked_place(model, "model"))).is_dir():
-        return from_folder(folder)
-    name = model.rsplit("/", 1)[-1].lower()
-    by_name = {shape.name.lower(): shape for shape in KNOWN}
-    if name in by_name:
-        return by_name[name]
+        if not (folder / "config.json").is_file():
+            raise ScopeError(f"{folder} has no config.json: give the folder of a model, or a name")
+        from scope_lite.models.folders import read_config
+
+        # through transformers, so that left-out keys get their defaults
+        return dataclasses.replace(from_config(read_config(folder)), name=folder.resolve().name)
+    base = model.partition("+")[0]  # an adapter changes no shape
+    name = {EMBEDDED: "SmolLM2-135M-Instruct"}.get(base, base.rsplit("/", 1)[-1]).lower()
+    for shape in KNOWN:
+        if shape.name.lower() == name:
+            return shape
     options = [shape.name for shape in KNOWN]
     raise ScopeError(f"{closest(model, options, 'model')}; or give the folder of any other (its config.json is enough)")
-
-
-def from_folder(folder: Path) -> ModelShape:
-    """The shape in a folder's config.json, read through transformers so that left-out keys get their defaults.
-
-    Raises:
-        ScopeError: if there is none, it cannot be read, or its architecture is not counted here.
-    """
-    if not (folder / "config.json").is_file():
-        raise ScopeError(f"{folder} has no config.json: give the folder of a model, or a name")
-    from scope_lite.models.folders import read_config
-
-    config = read_config(folder)
-    return dataclasses.replace(from_config(config), name=folder.resolve().name)
 
 
 def from_config(config: Any) -> ModelShape:

@@ -1,92 +1,70 @@
-"""What is to be run: dialogues, context, adapters, and the switches that trade memory for time."""
+"""What a run asks of a GPU: the numbers of its configuration that memory and time follow from."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
 
-from pydantic import Field, ValidationError, model_validator
-
-from scope_lite.method.config import MOST_ROWS, Settings
+from scope_lite.method.config import RunConfig
 from scope_lite.store.errors import ScopeError
 
+USUAL_CONTEXT = 4096
+"""tokens that a transcript is planned for where the configuration leaves it to the model"""
 
-class Workload(Settings):
-    """One training step at scale ``full``: every dialogue played once, then every trained seat updated once."""
 
-    groups: int = Field(default=8, ge=1, le=MOST_ROWS)
-    """groups a step"""
-    group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
-    """rollouts a group (G in Eq. 2)"""
-    context: int = Field(default=4096, ge=2, le=10**7)
+@dataclass(frozen=True)
+class Workload:
+    """One training step: every dialogue played once, then every trained seat updated once."""
+
+    groups: int
+    dialogues: int
+    context: int
     """tokens of a seat's transcript at the dialogue's end: prompt, tools, and both sides' words"""
-    turns: int = Field(default=10, ge=1, le=1000)
-    """turns of a dialogue (H); each seat speaks once a turn"""
-    new_tokens: int = Field(default=96, ge=1, le=100_000)
-    """tokens that a seat writes a turn, at most"""
-    adapters: int = Field(default=2, ge=1, le=2)
-    """trained seats: 1 (frozen simulator), 2 (Co-Training)"""
-    lora_rank: int = Field(default=16, ge=1, le=1024)
-    bits: Literal[4, 16] = 16
-    """of the frozen base's matrices: bf16, or NF4 with double quantisation"""
-    engine: Literal["unsloth", "hf"] = "unsloth"
-    """unsloth: vLLM beside the trainer, with weights of its own; hf: transformers plays and trains"""
-    vllm_share: float | None = Field(default=None, gt=0, lt=1)
-    """vLLM's share of the card (gpu_memory_utilization): weights, KV cache and its own work; none: as much as fits"""
-    sleep: bool | None = None
-    """vLLM gives its weights and KV cache back while the seats train; none: yes, where vLLM plays, as our engine does
-    on a GPU"""
-    at_once: int | None = Field(default=None, ge=1, le=MOST_ROWS)
-    """dialogues that are played at the same time; none: all of a step"""
-    micro_batch: int = Field(default=1, ge=1, le=MOST_ROWS)
+    turns: int
+    written: int
+    """tokens of a transcript that its seat wrote, at most: those that are trained"""
+    adapters: int
+    lora_rank: int
+    micro_batch: int
     """dialogues in one forward and backward pass"""
-    checkpointing: bool = True
-    """keep only each layer's input in the forward pass, and compute the layer again in the backward pass"""
-    logits_everywhere: bool = False
-    """logits at every token instead of at trained ones only"""
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Workload:
-        if 2 * self.turns * self.new_tokens >= self.context:
-            said = f"{self.turns} turns of two times {self.new_tokens} new tokens"
-            raise ValueError(f"{said} leave no room for a prompt in a context of {self.context} tokens")
-        if self.engine == "hf" and (self.vllm_share or self.sleep):
-            raise ValueError("engine hf has no vLLM: leave vllm_share and sleep out")
-        return self
-
-    @property
-    def sleeps(self) -> bool:
-        return self.sleep is not False and self.engine == "unsloth"
-
-    @property
-    def dialogues(self) -> int:
-        return self.groups * self.group_size
-
-    @property
-    def playing(self) -> int:
-        """Dialogues that are played at the same time."""
-        return min(self.at_once or self.dialogues, self.dialogues)
-
-    @property
-    def written(self) -> int:
-        """Tokens of a transcript that its seat wrote: those that are trained."""
-        return self.turns * self.new_tokens
+    bits: int
+    """of the frozen base's matrices: 16 (bf16), or 4 (NF4 with double quantisation)"""
+    unsloth: bool
+    """Unsloth trains, and computes layers again in the backward pass; else transformers, which keeps what they need"""
+    vllm_share: float | None
+    """the share of the card that vLLM takes beside the trainer, for weights, KV cache and its own work; None:
+    transformers plays"""
 
     @property
     def prompt(self) -> int:
         """Tokens before the first word."""
         return self.context - 2 * self.written
 
+    @classmethod
+    def of(cls, config: RunConfig, max_context: int) -> Workload:
+        """What a run in text asks for, of a model that reads ``max_context`` tokens.
 
-def workload(**values: Any) -> Workload:
-    """A checked workload; None stands for a default.
-
-    Raises:
-        ScopeError: for a value that is out of range, or values that do not fit together.
-    """
-    try:
-        return Workload(**{name: value for name, value in values.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
-        told = first["msg"].removeprefix("Value error, ")
-        raise ScopeError(f"{where}{told}" + (f" (got {first['input']!r})" if where else "")) from None
+        Raises:
+            ScopeError: for a context that the model cannot read, or one that its own words fill.
+        """
+        text = config.text
+        context = text.context or min(max_context, USUAL_CONTEXT)
+        if context > max_context:
+            raise ScopeError(f"the model reads {max_context} tokens at most: lower text.context ({context})")
+        longest = max(text.max_new_tokens, text.reply_tokens)
+        if 2 * text.turns * longest >= context:
+            said = f"{text.turns} turns of two times {longest} new tokens"
+            raise ScopeError(f"{said} leave no room for a prompt in a text.context of {context} tokens")
+        unsloth = text.training_engine == "unsloth"
+        return cls(
+            groups=config.groups,
+            dialogues=config.groups * config.group_size,
+            context=context,
+            turns=text.turns,
+            written=text.turns * longest,
+            adapters=config.adapters,
+            lora_rank=config.lora_rank,
+            micro_batch=text.micro_batch,
+            bits=4 if unsloth and text.four_bit else 16,
+            unsloth=unsloth,
+            vllm_share=text.vllm_share if text.rollout_engine == "vllm" else None,
+        )
