@@ -13,6 +13,7 @@ from scope_lite.cli import app
 from scope_lite.figures.diagnostics import health_report
 from scope_lite.measure import diagnostics
 from scope_lite.measure.diagnostics import CUSTOMER, PERSUADEE, Situation
+from scope_lite.models.gate import REASONS
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store.errors import ScopeError
@@ -190,7 +191,7 @@ def test_the_dialogue_goes_on_with_the_first_reply_and_ends_with_its_stop() -> N
 @pytest.mark.parametrize("nothing", ["", "<think>I am a customer and", "</s>", "Sure.\nAgent: And you?"])
 def test_a_simulator_that_says_nothing_usable_is_not_measured_and_never_called_collapsed(nothing: str) -> None:
     table = played([[nothing] * 4])
-    rest = table.drop([*diagnostics.GATE, "unusable", "tokens_written", "tokens_read"])
+    rest = table.drop([*REASONS, "unusable", "tokens_written", "tokens_read"])
     assert set(rest["reading"]) == {"not measured"} and table.loc["unusable", "value"] == 1
     assert set(table.loc[table["value"] == 1, "reading"]) == {"look at it"} and (table["value"] == 1).sum() == 2
     assert "of the 0 of 8 replies" in table.loc["entropy", "definition"], "the dialogue ends where nothing is said"
