@@ -21,7 +21,8 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
     """The report's shares on one axis, entropy and tokens on axes of their own below.
 
     Args:
-        table: as ``measure.diagnostics.report``; columns key, measure, value, low, high, unit, threshold, good_if, reading, settled.
+        table: as ``measure.diagnostics.report``; columns key, measure, value, low, high, unit, threshold, good_if,
+            reading, settled.
         values: as ``measure.diagnostics.measure``: a column a key, one row a dialogue (the small dots).
         title: whose report it is.
         note: scenario, seeds, number of replies.
