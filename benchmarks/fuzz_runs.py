@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scope_lite.cli.page.content import dialogues_of, gather_runs
 
 from scope_lite import store as runs
+from scope_lite.cli.page import dialogues_of, gather_runs
 from scope_lite.method.config import method_config
 from scope_lite.method.train import train
 from scope_lite.store import checkpoints, files, provenance

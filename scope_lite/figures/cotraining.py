@@ -1,8 +1,8 @@
 """Figures of Co-Training: masks, the moving mode, phase maps, fake variance, simulator rewards and pools.
 
 The tables are those of the experiments ``phases*``, ``simulator_rewards``, ``pool_sizes``
-and ``pool_rules``: one row per run and evaluated step. ``read_dials`` turns a variant's
-name into columns, ``add_mode`` adds how far the simulator's mode has moved.
+and ``pool_rules``: one row per run and evaluated step, with a column for each thing that is
+varied. ``add_mode`` adds how far the simulator's mode has moved.
 """
 
 from __future__ import annotations
@@ -52,16 +52,6 @@ REPLY_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#F0E442", "#CC79A7", "#56B4E9
 
 
 # -- columns that the figures need ----------------------------------------------------------------------------------
-
-
-def read_dials(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with ``kind`` and the dials below read off the variant ("Co-Training, sharpness=4, kl=0.1")."""
-    variant = table["variant"]
-    dial = {name: variant.str.extract(rf"{word}=([\d.]+)")[0].astype(float) for name, word in _DIALS.items()}
-    return table.assign(kind=variant.str.split(",").str[0], **dial)
-
-
-_DIALS = {"gamma": "sharpness", "kl": "kl", "start": "head start", "rate": "rate", "clip": "clip"}
 
 
 def add_mode(table: pd.DataFrame) -> pd.DataFrame:
@@ -354,7 +344,7 @@ def pay_when_found(found: pd.DataFrame, robust: float) -> Figure:
 
 def figure_17(table: pd.DataFrame) -> Figure:
     """Fig. 17: reward at the end by the size K of the pool, and how far and how fast the mode moved. ``pool_sizes``."""
-    sized = add_mode(table).assign(K=lambda t: t["variant"].str.removeprefix("K=").astype(int))
+    sized = add_mode(table)
     end = last_rows(sized)
     through = sized.groupby(["K", "seed"], as_index=False)[MOVED].mean()
     fig, (pay, mode) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))

@@ -21,7 +21,7 @@ TABLES = ("text_p4g", "text_tuned")
 @pytest.mark.parametrize(("name", "model"), list(zip(TABLES, ("smollm2", "smollm2+persuader"), strict=True)))
 def test_a_table_in_text_has_its_experiments_runs_and_its_figure_names_the_model(name: str, model: str) -> None:
     table = frozen_table(name)
-    assert set(table["variant"]) == {variant for variant, _ in EXPERIMENTS[name].variants()}
+    assert set(table["variant"]) == {variant.label for variant in EXPERIMENTS[name].variants}
     assert note(table).startswith(f"{model} · p4g")
     shipped = set(table["run"])
     assert {config.run_name() for _, config in runs_of(name, 1)} == {run.rpartition("-")[0] for run in shipped}
