@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.envs import prompts
-from scope_lite.envs.cooperbench.agents import AGENT
+from scope_lite.envs.cooperbench.episode import AGENT
 from scope_lite.envs.prompts import persuadee, persuader, user_simulator
 from scope_lite.figures.style import WIDTH, footnote
 
@@ -61,6 +61,6 @@ def prompt_card(_: pd.DataFrame, which: str) -> Figure:
         "user_simulator": ([(m["role"], m["content"]) for m in user], "user_simulator.py"),
     }
     if which == "cooperation":
-        return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/agents.py")
+        return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/episode.py")
     messages, where = texts[which]
     return chat_card(messages, f"scope_lite/envs/prompts/{where}")
