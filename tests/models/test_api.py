@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from scope_lite import measure as collapse
 from scope_lite.envs import prompts
+from scope_lite.measure import replies as collapse
 from scope_lite.models.api import ApiSampler, open_sampler
 from scope_lite.models.endpoint import UNTRUNCATED, Endpoint, parse_endpoint
 from scope_lite.models.generate import TextSampler
