@@ -208,11 +208,9 @@ def test_every_text_file_and_pipe_is_utf_8(folder: str) -> None:
         "self",
         "task",
         "Image",
-        "runs.RunFolder",
         "webbrowser",
         "self.task",
         "scene.task",
-        "RunFolder",
     )  # an open() that opens no text
     wrong = set()
     for where, name, call in calls(PACKAGE.parent / folder):

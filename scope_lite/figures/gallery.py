@@ -123,7 +123,7 @@ GALLERY = (
         "",
         prompts.figure_9,
         "The prompt of an agent in CooperBench.",
-        "Ours, with the tools of our episodes: a shell, a message to the partner, and handing in.",
+        "Ours: a message to the partner, a command in a shell, or a patch, with which an agent hands in.",
     ),
     Entry(
         "17",

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.envs import prompts
-from scope_lite.envs.cooperbench.agents import AGENT
+from scope_lite.envs.cooperbench.episode import AGENT
 from scope_lite.envs.prompts import persuadee, persuader, user_simulator
 from scope_lite.figures.style import WIDTH, footnote
 
@@ -70,4 +70,4 @@ def figure_8(_: pd.DataFrame) -> Figure:
 
 
 def figure_9(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/agents.py")
+    return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/episode.py")

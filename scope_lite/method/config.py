@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scope_lite import MAX_SEED
+from scope_lite.envs.cooperbench import dataset as cooperbench
 from scope_lite.envs.nano import own_world_content
 from scope_lite.store.contents import nano_content, text_content, text_panel_content
 from scope_lite.store.errors import ScopeError
@@ -21,7 +22,7 @@ from scope_lite.store.settings import Name, Place, Settings, checked, closest, m
 SCHEMA = 1
 MOST_ROWS = 100_000
 """dialogues that are played at once: what the largest machine might hold"""
-TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline")
+TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline", "cooperbench")
 """worlds whose dialogues are real text between language models; every other name is a nano world"""
 
 
@@ -210,6 +211,7 @@ class RunConfig(Settings):
         if self.is_text:
             panel, of_members = text_panel_content(text_panel(self.world))
             models = [panel, text_content(self.model), text_content(self.text.simulator_model), *of_members]
+            models += [cooperbench.content()] if self.world == "cooperbench" else []
             settings["text"] = {k: v for k, v in settings["text"].items() if k not in NO_CONTENT}
         else:
             models = nano_content(self.world, self.model, self.simulator.members) + own_world_content(self.world)
@@ -251,6 +253,8 @@ TEXT_DEFAULTS: dict[str, Any] = {
     "simulator": {"learning_rate": 1e-4},
 }
 """Where a text world's defaults differ: a step there takes minutes on a CPU, and a real model a smaller step."""
+WORLD_DEFAULTS: dict[str, dict[str, Any]] = {"cooperbench": {"text": {"max_new_tokens": 256, "reply_tokens": 256}}}
+"""Where a world's differ from those: a patch is longer than a sentence."""
 
 
 def method_config(method: str, **overrides: Any) -> RunConfig:
@@ -267,7 +271,8 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
     """A short config, completed by what its method's name and its world stand for."""
     world = content.get("world")
-    defaults = TEXT_DEFAULTS if isinstance(world, str) and world in TEXT_WORLDS else {}
+    is_text = isinstance(world, str) and world in TEXT_WORLDS
+    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
     return merged(defaults, METHODS[content.get("method", "single")], content)
 
 

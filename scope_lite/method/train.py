@@ -41,7 +41,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         on_step: called after every step with (step, steps, metrics).
     """
     name, content, fingerprint = config.run_name(), config.model_dump(mode="json"), config.fingerprint()
-    opened = RunFolder.open(root, content, name, fingerprint, fresh=fresh)
+    opened = RunFolder(root, content, name, fingerprint, fresh=fresh)
     scene = open_scene(config if fresh else in_format(config, opened.final))
     # before the folder is made: a model that cannot be read or trained leaves nothing behind
     players = None if is_finished(opened.final) and not fresh else _players(config, scene)

@@ -1,8 +1,8 @@
 """Random numbers that are a function of where they are used, not of what was drawn before.
 
 Every draw of a rollout is keyed by (run, step, group, member, turn, seat, token). So the
-members of a group differ (pitfall P20), a batch gives the same dialogues as one row at a
-time, and a resumed run continues exactly, with no generator state to save (P21).
+members of a group differ, a batch gives the same dialogues as one row at a
+time, and a resumed run continues exactly, with no generator state to save.
 """
 
 from __future__ import annotations

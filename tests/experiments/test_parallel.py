@@ -38,7 +38,7 @@ def fake_train(fake: FakeConfig, root: Path, fresh: bool) -> None:
     """A training in a worker process: does what the configuration says."""
     with (root / "trained.txt").open("a", encoding="utf-8") as file:
         file.write(f"{fake.seed} {os.getpid()} {torch.get_num_threads()}\n")
-    with runs.RunFolder.open(root, {}, fake.run_name(), fake.fingerprint(), fresh) as run:
+    with runs.RunFolder(root, {}, fake.run_name(), fake.fingerprint(), fresh) as run:
         for step in range(1, fake.steps + 1):
             run.log({"step": step, "reward": 0.0}, {})
             run.progress(step, fake.steps)
@@ -145,7 +145,7 @@ def test_an_interrupt_stops_the_workers_and_leaves_the_runs_resumable(tmp_path, 
     thread.join()
     wait_for(lambda: all(runs.read_status(folder)["state"] in ("failed", "interrupted") for folder in folders))
     for config in configs:
-        with runs.RunFolder.open(tmp_path, {}, config.run_name(), config.fingerprint()) as run:
+        with runs.RunFolder(tmp_path, {}, config.run_name(), config.fingerprint()) as run:
             assert not run.finished
 
 

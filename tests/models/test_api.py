@@ -29,6 +29,7 @@ from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     environment,
     ok,
     on_disk,
+    recorded,
     refusal,
     sampler,
     server,
@@ -64,7 +65,7 @@ def test_parts_of_one_history_keep_their_order_too(server: Server, tmp_path: Pat
     server.answer = answer
     drawn = sampler(server, tmp_path, replies_per_request=3).sample(CHATS[:1], 5, CONFIG)
     assert texts(drawn) == [["a", "b", "c", "d", "e"]]
-    assert texts(drawn) == texts(sampler(server, tmp_path, replay_only=True).sample(CHATS[:1], 5, CONFIG))
+    assert texts(drawn) == texts(recorded(server, tmp_path).sample(CHATS[:1], 5, CONFIG))
 
 
 def test_equal_histories_are_asked_once(server: Server) -> None:

@@ -30,6 +30,7 @@ from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     environment,
     ok,
     on_disk,
+    recorded,
     refusal,
     sampler,
     server,
@@ -146,7 +147,7 @@ def test_half_a_character_is_recorded_and_may_be_said_again(server: Server, tmp_
     )
     drawn = sampler(server, tmp_path).sample(CHATS[:1], 1, CONFIG)
     assert texts(drawn) == [["I can give 50 cents \ud83d"]]
-    assert texts(sampler(server, tmp_path, replay_only=True).sample(CHATS[:1], 1, CONFIG)) == texts(drawn)
+    assert texts(recorded(server, tmp_path).sample(CHATS[:1], 1, CONFIG)) == texts(drawn)
     sampler(server).sample([[{"role": "user", "content": drawn[0][0].text}]], 1, CONFIG)
     assert server.bodies[-1]["messages"][0]["content"] == "I can give 50 cents ?"
 
@@ -249,7 +250,7 @@ def test_no_answer_of_any_shape_ends_in_a_traceback_or_another_meaning(
             said = {reply.text for reply in drawn[0]}
             assert said <= {"reply 0", "reply 1", "", "x", "\ud83d", "\0"}, said
             assert all(-100 < p <= 0 or math.isnan(p) for reply in drawn[0] for p in reply.logprobs)
-            assert texts(sampler(server, folder, replay_only=True).sample(CHATS[:1], 2, CONFIG)) == texts(drawn)
+            assert texts(recorded(server, folder).sample(CHATS[:1], 2, CONFIG)) == texts(drawn)
         assert 0 <= budget.spent < 1 and budget.spent == pytest.approx(budget.spent)
     assert replies > 50 and len(lines) > 3
 

@@ -244,8 +244,8 @@ def test_a_call_has_one_adapter_and_every_version_a_name_and_number_of_its_own(e
         assert [p.seed for p in params] == [3, 4]
         assert all((p.top_p, p.top_k, p.min_p, p.ignore_eos) == (1.0, 0, 0.0, True) for p in params)
         for one in drawn:
-            assert len(one.ids) == len(one.logprobs) == len(one.top_logprobs)
-            assert all(top >= own for top, own in zip(one.top_logprobs, one.logprobs, strict=True))
+            assert len(one.ids) == len(one.logprobs) == len(one.tables)
+            assert all(max(table.values()) >= own for table, own in zip(one.tables, one.logprobs, strict=True))
             assert one.finished == (one.ids[-1] == 2) and (one.finished or len(one.ids) == 4)
     assert engine.llm.settings["generation_config"] == "vllm" and engine.llm.settings["max_lora_rank"] == 8
     with pytest.raises(ScopeError, match=r"refused a request: the prompt is too long$"):

@@ -44,7 +44,6 @@ from scope_lite.experiments.text_models.data import batch_of, histories
 from scope_lite.experiments.text_models.folders import (
     lora_settings,
     on_top_of,
-    replacing,
     require_at_least,
     require_plain,
     working,
@@ -64,6 +63,7 @@ from scope_lite.models.records import Transcript, collate
 from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store import checkpoints
 from scope_lite.store.errors import ScopeError
+from scope_lite.store.files import replacing
 
 AGREES = (*ACT_GROUPS["persuadee"]["gives"], "positive-reaction-to-donation", "positive-to-inquiry")
 """Acts that count as agreement."""

@@ -26,7 +26,6 @@ from scope_lite.envs.p4g import Dialogue
 from scope_lite.experiments.text_models.data import Example, batch_of, encode_splits
 from scope_lite.experiments.text_models.folders import (
     lora_settings,
-    replacing,
     require_at_least,
     working,
     write_manifest,
@@ -40,6 +39,7 @@ from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import SMOLLM2, LoadedModel, load_model
 from scope_lite.models.records import collate
 from scope_lite.store import checkpoints
+from scope_lite.store.files import replacing
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from scope_lite.envs.p4g import COMMIT
 from scope_lite.models import adapters
 from scope_lite.models.pretrained import LoadedModel
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.files import plain_disk_errors, read_object, remove, replace_text, sweep, take_lock
+from scope_lite.store.files import read_object, remove, replace_text, sweep, take_lock
 from scope_lite.store.provenance import collect
 
 
@@ -63,22 +63,6 @@ def working(work: Path, settings: Mapping[str, Any], fresh: bool) -> Iterator[Pa
         yield work / "checkpoints"
     finally:
         lock.release()
-
-
-@contextmanager
-def replacing(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` to write into, which takes its place when all is written.
-
-    Raises:
-        ScopeError: a full disk.
-    """
-    beside = out.with_name(f".{out.name}.writing")
-    remove(beside)
-    with plain_disk_errors(out):
-        beside.mkdir(parents=True)
-        yield beside
-        remove(out)
-        beside.rename(out)
 
 
 def write_weights(folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
