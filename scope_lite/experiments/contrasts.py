@@ -30,11 +30,7 @@ def verdict(difference: Interval, margin: float = MARGIN) -> str:
     Args:
         margin: half the width of what counts as equal, in the difference's own unit.
     """
-    if np.isnan(difference.low):
-        return "no interval"
-    if -margin <= difference.low and difference.high <= margin:
-        return "equal within the margin"
-    return "higher" if difference.low > 0 else "lower" if difference.high < 0 else "not told apart"
+    return difference.reading(margin=margin)
 
 
 def contrast_table(contrasts: Mapping[str, Interval], unit: str = "points", margin: float = MARGIN) -> pd.DataFrame:

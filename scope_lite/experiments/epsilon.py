@@ -15,7 +15,13 @@ from joblib import Parallel, delayed
 
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.users import draw
-from scope_lite.measure import cross_validated_mode_share, epsilon, miller_madow_entropy, mode_share, normalise_reply
+from scope_lite.measure.samples import (
+    cross_validated_mode_share,
+    epsilon,
+    miller_madow_entropy,
+    mode_share,
+    normalise_reply,
+)
 from scope_lite.method.config import RunConfig, method_config
 from scope_lite.method.cotraining import TrainedCast
 from scope_lite.method.learner import Learner

@@ -168,8 +168,8 @@ def _speak(
         if not any(transcript.generated):
             raise ScopeError(
                 f"the {name}'s prompt in {episodes[i].task} has {len(transcript.ids)} tokens, which with "
-                f"{seat.max_new_tokens} to speak is over the context of {context}: write the tools as signatures, "
-                "or take a model with a longer context"
+                f"{seat.max_new_tokens} to speak is over the context of {context}: "
+                "take a model with a longer context"
             )
         episodes[i].stop(CONTEXT)
     living = [i for i in rows if episodes[i].next_seat]

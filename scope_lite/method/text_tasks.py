@@ -93,7 +93,7 @@ class Tau2Task:
 
         task = _tau2_tasks(self.domain, split)[number]
         user = user_system(guidelines(), f"{task.user_scenario}\n{about}")
-        return open_episode(self.domain, task, user, self.config.turns, "signatures")
+        return open_episode(self.domain, task, user, self.config.turns)
 
 
 @cache

@@ -24,7 +24,6 @@ from scope_lite.models.budget import Budget
 from scope_lite.models.completion import (
     LENGTH_FIELDS,
     TOO_LONG,
-    Completion,
     can_spare,
     most_tokens,
     one_line,
@@ -54,8 +53,6 @@ class Account:
     """answered ones"""
     tokens_read: int = 0
     tokens_written: int = 0
-    finish_reasons: Counter[str] = field(default_factory=Counter)
-    """why replies ended: "stop", "length", "content_filter", ..."""
     served: Counter[str] = field(default_factory=Counter)
     """requests by the model's name in the answer: an alias may move between two runs"""
 
@@ -214,7 +211,11 @@ class ApiSampler(Sampler):
             # The SDK's typed answer would make a number of "5" or true, and we look at every part ourselves.
             request = {"model": self.endpoint.model, "messages": whole, **fields}
             answer = self._client.post("/chat/completions", cast_to=object, body=request)
-            return self._book(read_completion(answer, wanted, config.temperature == 1), wanted, config)
+            replies, served, tokens = read_completion(answer, wanted, config.temperature == 1)
+            self._book(served, tokens, wanted * config.max_new_tokens)
+            if len(replies) < wanted:
+                self._left_out.add("n")
+            return replies
         except openai.APIStatusError as error:
             # A refusal costs nothing.
             said = f"{error.message} {error.body}"
@@ -245,25 +246,21 @@ class ApiSampler(Sampler):
             name: value for name, value in fields.items() if name not in self._left_out or not can_spare(name, value)
         }
 
-    def _book(self, answer: Completion, wanted: int, config: SamplingConfig) -> list[Reply]:
-        """Count and charge an answer; gives its replies."""
-        read, written = answer.tokens or (0, 0)
-        if answer.tokens:  # else the worst case is charged
+    def _book(self, served: str, tokens: tuple[int, int] | None, allowed: int) -> None:
+        """Count and charge an answer."""
+        read, written = tokens or (0, 0)
+        if tokens:  # else the worst case is charged
             self._end_try(self.budget.cost(read, written))
-        if written > wanted * config.max_new_tokens and self.budget.limit < math.inf:
+        if written > allowed and self.budget.limit < math.inf:
             raise ScopeError(
-                f"{self.endpoint.base_url} wrote {written} tokens where {wanted * config.max_new_tokens} were allowed, "
-                "so no budget can be kept: set length_field"
+                f"{self.endpoint.base_url} wrote {written} tokens where {allowed} were allowed, so no budget can be "
+                "kept: set length_field"
             )
-        if len(answer.replies) < wanted:
-            self._left_out.add("n")
         with self._books:
             self.account.requests += 1
             self.account.tokens_read += read
             self.account.tokens_written += written
-            self.account.finish_reasons.update(answer.reasons)
-            self.account.served[answer.model] += 1
-        return answer.replies
+            self.account.served[served] += 1
 
     def _complaint(self, error: openai.OpenAIError) -> ScopeError:
         """The SDK's error in one line."""

@@ -22,7 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
 from scope_lite.models.chat import ChatFormat, stop_ids
-from scope_lite.models.folders import check_tokens, read_model, read_tokenizer, require_computing
+from scope_lite.models.folders import read_model, require_computing
 from scope_lite.models.lora import add_lora, require_state
 from scope_lite.models.records import TokenBatch
 from scope_lite.store.errors import ScopeError
@@ -38,8 +38,7 @@ def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
     """
     if not (folder / "config.json").exists():
         raise ScopeError(f"no model in {folder}; run 'scope-lite nano build' or give another model")
-    model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa"), read_tokenizer(folder)
-    check_tokens(tokenizer, model, folder)
+    model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa")
     require_computing(model, folder)
     return model.requires_grad_(False), tokenizer
 

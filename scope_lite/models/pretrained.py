@@ -21,7 +21,6 @@ from filelock import FileLock
 
 from scope_lite.models.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.models.folders import (
-    check_tokens,
     load_weights,
     quiet_transformers,
     read_model,
@@ -111,8 +110,7 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto", number_format:
     dtype = pick_format(place, number_format)
     base, adapter = split_adapter(model)
     folder = find_model(base)
-    tokenizer, weights = read_tokenizer(folder), read_model(folder, getattr(torch, dtype))
-    check_tokens(tokenizer, weights, folder)
+    weights, tokenizer = read_model(folder, getattr(torch, dtype))
     if not getattr(tokenizer, "chat_template", None):
         raise ScopeError(f"the tokenizer in {folder} has no chat template; take an instruction-tuned model")
     name = "SmolLM2-135M-Instruct" if str(base) == SMOLLM2 else folder.resolve().name

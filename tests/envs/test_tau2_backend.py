@@ -195,7 +195,7 @@ def test_a_small_model_on_both_seats_plays_a_retail_episode_to_its_end() -> None
     loaded = load_model("smollm2", "cpu")
     model = SeatModel(loaded.model, loaded.tokenizer)
     keys = RowKeys.grid(run=0, step=1, groups=1, group_size=1)
-    episodes = [open_episode("retail", task_of("retail", FIRST), max_turns=3, style="signatures")]
+    episodes = [open_episode("retail", task_of("retail", FIRST), max_turns=3)]
     policy, simulator = (
         ModelSeat(model, keys, seat, seat_systems(episodes, seat), max_new_tokens=24)
         for seat in ("policy", "simulator")

@@ -179,5 +179,5 @@ def test_an_episode_that_outgrows_the_context_says_so(model: SeatModel) -> None:
     rollouts, _, seat = play_models(model, [0, 2], context=prompt + 200)
     assert [(r.outcome, r.reward) for r in rollouts] == [("context", 0.0), ("context", 0.0)]
     assert all(len(t.ids) > prompt for t in seat.transcripts)
-    with pytest.raises(ScopeError, match=r"prompt in shop/0 has \d+ tokens.*signatures"):
+    with pytest.raises(ScopeError, match=r"prompt in shop/0 has \d+ tokens.*longer context"):
         play_models(model, [0], context=prompt)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from benchmarks import fuzz_replies
-from scope_lite import measure as collapse
 from scope_lite.cli.conversation import TRAINING, speakers
+from scope_lite.measure import replies as collapse
 from scope_lite.method.episodes import CONTEXT, Unsaid
 from scope_lite.method.learner import Learner
 from scope_lite.method.prompted import PromptedSeat, Voice

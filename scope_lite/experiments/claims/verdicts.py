@@ -22,7 +22,8 @@ from scope_lite.experiments.claims.statements import (
     Rule,
 )
 from scope_lite.experiments.contrasts import MARGIN, USERS, like_for_like, members_of
-from scope_lite.measure.stats import Interval, paired_gaps, run_summaries, share_interval, t_interval
+from scope_lite.experiments.summaries import run_summaries
+from scope_lite.measure.stats import Interval, paired_gaps, share_interval, t_interval
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv
 from scope_lite.store.files import replace_text

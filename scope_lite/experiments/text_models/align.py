@@ -51,7 +51,7 @@ from scope_lite.experiments.text_models.folders import (
     write_weights,
 )
 from scope_lite.experiments.text_models.packed import PackedSeat
-from scope_lite.measure import mode_share, normalise_reply
+from scope_lite.measure.samples import mode_share, normalise_reply
 from scope_lite.method.config import RunConfig, TextConfig
 from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner

@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.figures.health import health_report
-from scope_lite.measure import health
-from scope_lite.measure.health import CUSTOMER, PERSUADEE, Situation
+from scope_lite.figures.diagnostics import health_report
+from scope_lite.measure import diagnostics
+from scope_lite.measure.diagnostics import CUSTOMER, PERSUADEE, Situation
+from scope_lite.models.gate import REASONS
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store.errors import ScopeError
@@ -45,7 +46,7 @@ def played(texts: Sequence[Sequence[str]], situations: int = 2, **fields: object
         return [[reply(text, **fields) for text in words] for _ in chats]
 
     everyone = [SITUATION] * situations
-    return health.report(health.play(everyone, sample), everyone).set_index("key")
+    return diagnostics.report(diagnostics.play(everyone, sample), everyone).set_index("key")
 
 
 # -- detectors --------------------------------------------------------------------------------------------------------
@@ -68,13 +69,13 @@ def played(texts: Sequence[Sequence[str]], situations: int = 2, **fields: object
         ("I am happy to help the children.", PERSUADEE, False),  # who is asked may want to help
     ],
 )
-def test_role_inversion(text: str, script: health.Script, fires: bool) -> None:
-    assert health.inverts_role(text, script) is fires
+def test_role_inversion(text: str, script: diagnostics.Script, fires: bool) -> None:
+    assert diagnostics.inverts_role(text, script) is fires
 
 
 def test_an_echo_counts_only_what_was_said_before() -> None:
     line = CUSTOMER.lines[5]
-    assert health.inverts_role(line, CUSTOMER, turn=5) and not health.inverts_role(line, CUSTOMER, turn=4)
+    assert diagnostics.inverts_role(line, CUSTOMER, turn=5) and not diagnostics.inverts_role(line, CUSTOMER, turn=4)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,7 @@ def test_an_echo_counts_only_what_was_said_before() -> None:
     ],
 )
 def test_leaked_instructions(text: str, fires: bool) -> None:
-    assert health.leaks(text, SITUATION) is fires
+    assert diagnostics.leaks(text, SITUATION) is fires
 
 
 @pytest.mark.parametrize(
@@ -104,12 +105,12 @@ def test_leaked_instructions(text: str, fires: bool) -> None:
     ],
 )
 def test_refusals(text: str, fires: bool) -> None:
-    assert health.refuses(text) is fires
+    assert diagnostics.refuses(text) is fires
 
 
 def test_a_stop_is_the_marker_of_the_prompt_and_nothing_else() -> None:
-    assert health.stops("Thanks! ###stop###")
-    assert not health.stops("Please stop asking. Goodbye!") and not health.stops("###STOP###", PERSUADEE)
+    assert diagnostics.stops("Thanks! ###stop###")
+    assert not diagnostics.stops("Please stop asking. Goodbye!") and not diagnostics.stops("###STOP###", PERSUADEE)
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
@@ -181,7 +182,7 @@ def test_the_dialogue_goes_on_with_the_first_reply_and_ends_with_its_stop() -> N
         stop = len(chats_seen) == 2
         return [[reply("###STOP###" if stop and i == 0 else f"first {i}"), reply("other")] for i in range(len(chats))]
 
-    rows = health.play([SITUATION, SITUATION], sample)
+    rows = diagnostics.play([SITUATION, SITUATION], sample)
     assert [len(chats) for chats in chats_seen] == [2, 2, 1, 1, 1, 1]
     assert [m["content"] for m in chats_seen[1][1]][1:] == [CUSTOMER.lines[0], "first 1", CUSTOMER.lines[1]]
     assert rows[rows["dialogue"] == 0]["turn"].max() == 1 and rows[rows["dialogue"] == 1]["turn"].max() == 5
@@ -190,7 +191,7 @@ def test_the_dialogue_goes_on_with_the_first_reply_and_ends_with_its_stop() -> N
 @pytest.mark.parametrize("nothing", ["", "<think>I am a customer and", "</s>", "Sure.\nAgent: And you?"])
 def test_a_simulator_that_says_nothing_usable_is_not_measured_and_never_called_collapsed(nothing: str) -> None:
     table = played([[nothing] * 4])
-    rest = table.drop([*health.GATE, "unusable", "tokens_written", "tokens_read"])
+    rest = table.drop([*REASONS, "unusable", "tokens_written", "tokens_read"])
     assert set(rest["reading"]) == {"not measured"} and table.loc["unusable", "value"] == 1
     assert set(table.loc[table["value"] == 1, "reading"]) == {"look at it"} and (table["value"] == 1).sum() == 2
     assert "of the 0 of 8 replies" in table.loc["entropy", "definition"], "the dialogue ends where nothing is said"
@@ -211,9 +212,9 @@ def test_the_dialogue_goes_on_with_the_first_usable_reply_and_a_thought_is_flagg
         chats_seen.append(chats)
         return [[reply("\ud83d"), reply("<think>Never give in, and do not mention the blue box.</think>Help!")]]
 
-    rows = health.play([SITUATION], sample)
+    rows = diagnostics.play([SITUATION], sample)
     assert [m["content"] for m in chats_seen[1][0]][1:] == [CUSTOMER.lines[0], "Help!", CUSTOMER.lines[1]]
-    table = health.report(rows, [SITUATION]).set_index("key")
+    table = diagnostics.report(rows, [SITUATION]).set_index("key")
     assert table.loc["thought", "value"] == 0.5 == table.loc["broken", "value"] and table.loc["leaked", "value"] == 0
     assert table.loc["thought", "reading"] == "look at it" and rows["raw"].str.encode("utf-8").str.len().min() > 0
 
@@ -221,28 +222,28 @@ def test_the_dialogue_goes_on_with_the_first_usable_reply_and_a_thought_is_flagg
 def test_a_chat_that_outgrows_the_model_is_a_row_and_no_end_of_the_report() -> None:
     sampler = TextSampler(tiny(max_position_embeddings=600))
     situations = [SITUATION]
-    rows = health.play(
+    rows = diagnostics.play(
         situations,
         lambda chats: sampler.sample(chats, 2, SamplingConfig(max_new_tokens=6)),
         lambda chat: len(sampler.prompt_ids(chat)),
     )
-    table = health.report(rows, situations).set_index("key")
+    table = diagnostics.report(rows, situations).set_index("key")
     assert 0 < table.loc["context", "value"] <= 1 and table.loc["tokens_read", "value"] > 500
 
 
 def test_persuadees_have_no_stop_to_be_judged_by() -> None:
-    people = health.persuadee_situations()[:2]
-    rows = health.play(people, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
-    table = health.report(rows, people).set_index("key")
+    people = diagnostics.persuadee_situations()[:2]
+    rows = diagnostics.play(people, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
+    table = diagnostics.report(rows, people).set_index("key")
     assert set(table.loc[["early_stop", "never_stops"], "reading"]) == {"not measured"}
 
 
 def test_markdown_says_value_threshold_and_meaning() -> None:
-    page = health.as_markdown(played([VARIED]).reset_index(), "Health of X")
+    page = diagnostics.as_markdown(played([VARIED]).reset_index(), "Health of X")
     assert (
         page.startswith("# Health of X\n") and "| never stops | 1.00 | 0.16 to 1.00 | at most 0.2 | look at it" in page
     )
-    assert len([line for line in page.splitlines() if line.startswith("|")]) == 2 + len(health.measures(8))
+    assert len([line for line in page.splitlines() if line.startswith("|")]) == 2 + len(diagnostics.measures(8))
 
 
 # -- a model, a picture, mistakes -------------------------------------------------------------------------------------
@@ -251,21 +252,21 @@ def test_markdown_says_value_threshold_and_meaning() -> None:
 def test_a_tiny_model_is_reported_end_to_end() -> None:
     sampler = TextSampler(tiny(max_position_embeddings=4096))
     config = SamplingConfig(max_new_tokens=6)
-    situations = [SITUATION, health.persuadee_situations()[0]][:1]
-    rows = health.play(
+    situations = [SITUATION, diagnostics.persuadee_situations()[0]][:1]
+    rows = diagnostics.play(
         situations, lambda chats: sampler.sample(chats, 3, config), lambda chat: len(sampler.prompt_ids(chat, 0))
     )
-    table = health.report(rows, situations).set_index("key")
-    assert len(table) == len(health.measures(3)) and table.loc["tokens_read", "value"] > 100
+    table = diagnostics.report(rows, situations).set_index("key")
+    assert len(table) == len(diagnostics.measures(3)) and table.loc["tokens_read", "value"] > 100
     assert 1 <= table.loc["tokens_written", "value"] <= 6
     assert rows.groupby("turn").size().eq(3).all()
 
 
 def test_the_picture_shows_every_measure_and_its_reading() -> None:
     everyone = [SITUATION] * 3
-    rows = health.play(everyone, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
-    table = health.report(rows, everyone)
-    fig = health_report(table, health.measure(rows, everyone), "Health of X", "seed 0")
+    rows = diagnostics.play(everyone, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
+    table = diagnostics.report(rows, everyone)
+    fig = health_report(table, diagnostics.measure(rows, everyone), "Health of X", "seed 0")
     labels = [label.get_text() for ax in fig.axes for label in ax.get_yticklabels()]
     assert labels == [*table[table["unit"] == "share"]["measure"], "entropy of openings", *table["measure"][-2:]]
     assert "not measured" in [text.get_text() for text in fig.axes[2].texts], "tokens read are unknown here"
@@ -287,6 +288,6 @@ def test_a_mistake_is_one_line(words: list[str], told: str) -> None:
 
 def test_no_dialogues_or_single_replies_are_refused() -> None:
     with pytest.raises(ScopeError, match="at least one scenario"):
-        health.play([], lambda chats: [])
+        diagnostics.play([], lambda chats: [])
     with pytest.raises(ScopeError, match="at least two a history"):
-        health.play([SITUATION], lambda chats: [[reply("hi")] for _ in chats])
+        diagnostics.play([SITUATION], lambda chats: [[reply("hi")] for _ in chats])

@@ -1,7 +1,7 @@
 """Figures of a text simulator's variety: beside people, by what counts as the same, by sample size, by token.
 
-Tables in (from ``collapse`` and ``yardstick``), figures out. Bars and bands are 95 % intervals with histories (for
-people: dialogues) as units.
+Tables in (from ``measure.replies`` and ``measure.human_baseline``), figures out. Bars and bands are 95 % intervals with
+histories (for people: dialogues) as units.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def colour_of(condition: str) -> str | tuple[float, float, float]:
     return float(red), float(green), float(blue)
 
 
-def act_yardstick(table: pd.DataFrame, note: str, title: str = "How varied is the next dialogue act?") -> Figure:
+def acts_beside_people(table: pd.DataFrame, note: str, title: str = "How varied is the next dialogue act?") -> Figure:
     """People, and every way to sample a model, on the same axes; readable in a column of 9 cm.
 
     Columns: condition ("people" first), view ("given the act", "at one history"), and entropy and mode_share, each
@@ -140,8 +140,7 @@ def recovery(table: pd.DataFrame, note: str) -> Figure:
             ax.plot([row["distance_low"], row["distance_high"]], [place, place], color=colour, lw=2)
             mark = "D" if name == PEOPLE else "o"
             ax.plot(row["distance"], place, mark, ms=6, color=colour, mec="white", mew=0.7, zorder=3)
-        ax.set(xlim=(0, 1.02), xlabel="total variation of acts")
-        ax.set_title(textwrap.fill(f"from {reference}", NARROW), loc="left", fontsize=8.5)
+        ax.set(xlim=(0, 1.02), xlabel="total variation of acts", title=textwrap.fill(f"from {reference}", NARROW))
         ax.grid(axis="y", visible=False)
     axes[0][0].set_yticks(range(len(names)), names)
     axes[0][0].set_ylim(len(names) - 0.5, -0.5)
@@ -193,8 +192,7 @@ def mode_shares(measures: pd.DataFrame, summary: pd.DataFrame, title: str) -> Fi
             values = measures.loc[(measures["condition"] == name) & (measures["level"] == level), "mode_share"]
             _draw_shares(ax, place, values, summary[mine].iloc[0], floor)
         ax.axvline(floor, color="black", linestyle="--", linewidth=0.8, label="floor 1/n: all different")
-        ax.set(xlim=(0, 1.02), xlabel="share of the most common")
-        ax.set_title(LEVELS[level], loc="left", fontsize=8.5)
+        ax.set(xlim=(0, 1.02), xlabel="share of the most common", title=LEVELS[level])
         ax.grid(axis="y", visible=False)
     name_rows(axes, names)
     grey: dict[str, Any] = {"color": "#555555", "marker": "o"}
@@ -270,8 +268,7 @@ def token_level(table: pd.DataFrame, note: str) -> Figure:
             ax.plot(rows["tokens"], rows[column], "o-", ms=4, color=colour, label=condition)
             ax.fill_between(rows["tokens"], rows[f"{column}_low"], rows[f"{column}_high"], color=colour, alpha=0.12,
                             lw=0)  # fmt: skip
-        ax.set_title(title, loc="left", fontsize=8.5)
-        ax.set(xlabel="first k tokens", xticks=sorted(set(table["tokens"])), ylim=(0, None))
+        ax.set(xlabel="first k tokens", xticks=sorted(set(table["tokens"])), ylim=(0, None), title=title)
     shared_legend(fig)
     footnote(fig, note)
     return fig

@@ -21,8 +21,9 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
     """The report's shares on one axis, entropy and tokens on axes of their own below.
 
     Args:
-        table: as ``health.report``; columns key, measure, value, low, high, unit, threshold, good_if, reading, settled.
-        values: as ``health.measure``: a column a key, one row a dialogue (the small dots).
+        table: as ``measure.diagnostics.report``; columns key, measure, value, low, high, unit, threshold, good_if,
+            reading, settled.
+        values: as ``measure.diagnostics.measure``: a column a key, one row a dialogue (the small dots).
         title: whose report it is.
         note: scenario, seeds, number of replies.
     """
@@ -37,7 +38,7 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
         ax.grid(axis="y", visible=False)
         for place, row in enumerate(part.itertuples()):
             _draw_row(ax, place, row, values[row.key].dropna().tolist(), top)
-    axes[0, 0].set_title(title, loc="left", parse_math=False)
+    axes[0, 0].set_title(title, fontsize=9, parse_math=False)
     handles = [
         Line2D([], [], color=GOOD, marker="o", markersize=6, linewidth=2, label="good"),
         Line2D([], [], color=LOOK, marker="o", markersize=6, linewidth=2, label="look at it"),

@@ -1,4 +1,4 @@
-"""Health of a text simulator: measures of its replies in short dialogues, each held against a stated threshold.
+"""Diagnostics of a text simulator, its health: measures of its replies in short dialogues, held against thresholds.
 
 The simulator plays the users of some scenarios against a partner who says the same lines to everyone
 (:func:`play`). At every turn several replies are drawn; the first that can be used continues the dialogue. What does
@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -30,27 +31,26 @@ from scope_lite.envs.prompts import (
     user_simulator_chat,
 )
 from scope_lite.envs.tau2 import Scenario
-from scope_lite.measure import OPENING_WORDS, clustered_interval, distinct_n, measure_replies, normalise_reply
 from scope_lite.measure.patterns import PERSUADER_TALK, REFUSAL, SUPPORT_TALK
-from scope_lite.measure.stats import share_interval
+from scope_lite.measure.samples import distinct_n, miller_madow_entropy, mode_share, normalise_reply
+from scope_lite.measure.stats import clustered_interval, share_interval
 from scope_lite.models.gate import REASONS, hear, readable
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_markdown
+from scope_lite.store.plain_yaml import read_yaml
 
 if TYPE_CHECKING:
     from scope_lite.models.replies import Reply
 
 DISTINCT_REPLIES = 8
 """distinct-n falls as replies are added, so it is always taken over the first eight of a history."""
+OPENING_WORDS = 3
+"""Two replies open alike if their first three words agree: a coarser "same" that a few replies can resolve."""
 LEAK_WORDS = 7
 """So many words in a row from the instructions count as leaked (no human turn of P4G has them; 6 would find one)."""
 ECHO_WORDS = 7
 """So many words in a row of the partner's, word for word, count as a reversed role."""
 
-GATE = {
-    "context": "outgrown context", "empty": "empty replies", "thought": "thoughts aloud", "broken": "broken characters",
-    "markup": "template markup", "role": "both parts played", "too_long": "far too long",
-}  # fmt: skip
 VARIETY = ("entropy", "mode_share", "distinct_1", "distinct_2")
 
 
@@ -109,43 +109,21 @@ class Measure:
         return f"{'at least' if self.high_is_good else 'at most'} {self.threshold:.3g}"
 
 
-# Half of what 8 human persuadees reach at one turn of their P4G dialogues (distinct-1 0.70, distinct-2 0.97).
-_DISTINCT_1, _DISTINCT_2 = 0.35, 0.485
+_DATA = read_yaml(Path(__file__).with_name("diagnostics.yaml"))
 
 
 def measures(replies: int) -> tuple[Measure, ...]:
-    """The report's rows; the entropy's threshold depends on the number of replies a history.
-
-    All thresholds are ours: where a reader should look, not where a simulator is proven bad.
-    """
-    half = 0.5 * math.log(replies)
-    return (
-        Measure("entropy", "entropy of openings", f"over the first {OPENING_WORDS} words at one history, Miller-Madow; "
-                f"good is half of log {replies}, what {replies} different openings give", half, True, "nats"),
-        Measure("mode_share", "mode share of openings", f"share of the most common first {OPENING_WORDS} words at one "
-                "history", 0.5),
-        Measure("distinct_1", "distinct-1", f"different words over all words of {DISTINCT_REPLIES} replies; good is "
-                "half of what humans reach", _DISTINCT_1, True),
-        Measure("distinct_2", "distinct-2", "the same for pairs of words", _DISTINCT_2, True),
-        Measure("role_inversion", "role inversion", "the user speaks like the partner: a phrase that only the partner "
-                f"says, or {ECHO_WORDS} words in a row of the partner's lines", 0.05),
-        Measure("leaked", "leaked instructions", f"{LEAK_WORDS} words in a row from the system prompt or the hidden "
-                "instructions, or from the facts as addressed to \"you\"", 0.02),
-        Measure("early_stop", "early stop", "replies that end the dialogue before the partner says that all is done",
-                0.05),
-        Measure("never_stops", "never stops", "dialogues, of those not ended early, that go on after the "
-                "partner's goodbye", 0.2),
-        Measure("refusal", "refusals", "replies of a model that will not play the user", 0.02),
-        Measure("cut_off", "cut off", "replies cut at the token limit: the other measures see only their beginning",
-                0.05),
-        Measure("unusable", "unusable replies", "for the reasons below; the other measures are of the rest", 0.05),
-        *(Measure(reason, label, "thoughts, cut out or refused" if reason == "thought" else REASONS[reason], 0.02)
-          for reason, label in GATE.items()),
-        Measure("tokens_written", "cost: tokens written", "a reply; the prompt asks for one or two short sentences",
-                60.0, False, "tokens"),
-        Measure("tokens_read", "cost: tokens read", "prompt of one history; with a shared prefix it is read once for "
-                "all of its replies", math.nan, False, "tokens"),
-    )  # fmt: skip
+    """The report's rows (diagnostics.yaml); the entropy's threshold depends on the number of replies a history."""
+    numbers = {"replies": replies, "OPENING_WORDS": OPENING_WORDS, "DISTINCT_REPLIES": DISTINCT_REPLIES}
+    numbers |= {"ECHO_WORDS": ECHO_WORDS, "LEAK_WORDS": LEAK_WORDS}
+    found = []
+    for row in _DATA:
+        key, definition = row["key"], row.get("definition") or REASONS[row["key"]]
+        least = 0.5 * math.log(replies) if key == "entropy" else row.get("at_least", math.nan)
+        threshold, unit = row.get("at_most", least), row.get("unit", "share")
+        text = definition.format(**numbers)
+        found.append(Measure(key, row["label"], text, threshold, not math.isnan(least), unit))
+    return tuple(found)
 
 
 def tau2_situations(scenarios: Sequence[Scenario]) -> list[Situation]:
@@ -314,10 +292,10 @@ def _history(part: pd.DataFrame, situation: Situation) -> dict[str, float]:
     usable, turn, script = part[part["failure"] == ""], int(part["turn"].iloc[0]), situation.script
     texts = usable["text"].tolist()
     compared = texts if len(texts) > 1 and 2 * len(texts) >= len(part) else []
-    opening, few = measure_replies(compared, OPENING_WORDS), compared[:DISTINCT_REPLIES]
+    openings, few = [normalise_reply(t, OPENING_WORDS) for t in compared], compared[:DISTINCT_REPLIES]
     return {
-        "entropy": opening.entropy,
-        "mode_share": opening.mode_share,
+        "entropy": miller_madow_entropy(openings) if openings else math.nan,
+        "mode_share": mode_share(openings) if openings else math.nan,
         "distinct_1": distinct_n(few, 1),
         "distinct_2": distinct_n(few, 2),
         "role_inversion": _share(inverts_role(text, script, turn) for text in texts),
@@ -325,7 +303,7 @@ def _history(part: pd.DataFrame, situation: Situation) -> dict[str, float]:
         "early_stop": _share(stops(text, script) for text in texts) if script.stop and turn < script.done else math.nan,
         "refusal": _share(refuses(text) for text in texts),
         "cut_off": 1 - float(usable["finished"].mean()),
-        **{reason: float((part["failure"] == reason).mean()) for reason in GATE},
+        **{reason: float((part["failure"] == reason).mean()) for reason in REASONS},
         "unusable": float((part["failure"] != "").mean()),
         "thought": float(part["thought"].mean()),
         "tokens_written": float(part["tokens_written"].mean()),
@@ -360,7 +338,7 @@ def _bounds(values: Sequence[float], unit: str) -> tuple[float, float]:
         exact = share_interval(int(sum(values)), len(values))
         return exact.low, exact.high
     t = clustered_interval(values)
-    return (max(0.0, t.low), min(1.0, t.high)) if unit == "share" and t.clusters > 1 else (t.low, t.high)
+    return (max(0.0, t.low), min(1.0, t.high)) if unit == "share" and t.n > 1 else (t.low, t.high)
 
 
 def _reading(m: Measure, mean: float, low: float, high: float) -> tuple[str, bool]:

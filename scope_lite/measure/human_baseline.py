@@ -12,32 +12,33 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from scipy import stats as scipy_stats
 
 from scope_lite.envs.donation import read_donation
 from scope_lite.envs.p4g import load_table
-from scope_lite.measure import (
-    HISTORY,
-    Interval,
-    by_history,
-    chao_shen_entropy,
-    clustered_interval,
-    cross_validated_mode_share,
-    jackknife_interval,
-    labels_of,
-)
-from scope_lite.measure.humans import DONATION_BINS, UNSAID, donation_bin
+from scope_lite.measure.replies import HISTORY, by_history, labels_of
+from scope_lite.measure.samples import chao_shen_entropy, cross_validated_mode_share
+from scope_lite.measure.stats import NOTHING, Interval, clustered_interval, jackknife_interval
 
 PEOPLE = "people"
 PROPOSAL = "proposition-of-donation"
 DIRECT = "direct, T = 1"
-UNDECIDED, UNMEASURED = "not surely different", "not measured"
 POOLED, WITHIN = "given the act", "at one history"
-HUMANS, OWN = "people", "the model's own replies at T = 1"
+VARIED = ("less varied", "more varied")
+"""how an interval below and above people's is called"""
+OWN = "the model's own replies at T = 1"
+
+DONATION_EDGES = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""Upper ends of the donation bins, in dollars; the first bin holds those who gave nothing, the last edge is what a
+participant was paid, and the top of the paper's donation reward."""
+DONATION_BINS = ("0", *(f"{a:g} to {b:g}" for a, b in pairwise(DONATION_EDGES)))
+UNSAID = "no amount"
 
 Answer = tuple[str, str]
 """The persuader's act, and the act of the answer."""
@@ -49,7 +50,7 @@ def over_acts(answers: Sequence[Answer], measure: Callable[[Sequence[str]], floa
     return float(np.mean(values)) if values else math.nan
 
 
-def act_yardstick(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
+def acts_beside_people(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
     """Entropy and mode share of the reply's act: people and every condition, on the same axes.
 
     Args:
@@ -71,10 +72,9 @@ def act_yardstick(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.
         rows.append(_pooled_row(str(condition), list(answers.values())))
         own = inside[inside["condition"] == condition]
         row: dict[str, Any] = {"condition": condition, "view": WITHIN, "replies": int(own["replies"].sum())}
-        for name, column in (("entropy", "entropy"), ("mode_share", "cross_validated")):
-            found = clustered_interval(own[column].tolist())
-            row |= _columns(name, found) | {"units": found.clusters}
-        rows.append(row)
+        entropy, mode_share = (clustered_interval(own[name].tolist()) for name in ("entropy", "cross_validated"))
+        row |= entropy.columns("entropy", most=math.inf) | mode_share.columns("mode_share")
+        rows.append(row | {"units": mode_share.n})
     return pd.DataFrame(rows)
 
 
@@ -115,7 +115,7 @@ def stated_donations(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> 
     """What is stated in answer to a proposal to donate: people, and every condition.
 
     Returns:
-        Columns: condition (people first), donation ("no amount", then ``humans.DONATION_BINS``), share, answers. The
+        Columns: condition (people first), donation ("no amount", then ``DONATION_BINS``), share, answers. The
         share is NaN where fewer than half of a condition's outputs could be read. No row if no history ends with one.
     """
     part, people = answers_to_proposals(table, pairs)
@@ -135,8 +135,8 @@ def stated_donations(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> 
 def side_by_side(base: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Reply tables of several simulators as one, in which a simulator is a condition.
 
-    For :func:`act_yardstick` and :func:`reference_recovery`, which then compare with ``base``, whose direct replies at
-    T = 1 keep their name. Of the others (by name) direct replies at T = 1 carry their simulator's name, those at the
+    For :func:`acts_beside_people` and :func:`reference_recovery`, which then compare with ``base``: its direct replies
+    at T = 1 keep their name. Of the others (by name) direct replies at T = 1 carry their simulator's name, those at the
     lowest temperature, the sharpened simulator, the name with it. Kept are the P4G histories that all tables have.
     """
     tables = {DIRECT: base, **others}
@@ -154,10 +154,10 @@ def side_by_side(base: pd.DataFrame, others: Mapping[str, pd.DataFrame]) -> pd.D
 
 
 def against_people(found: pd.DataFrame) -> pd.DataFrame:
-    """Each condition's entropy given the act - people's, from :func:`act_yardstick`.
+    """Each condition's entropy given the act - people's, from :func:`acts_beside_people`.
 
-    Columns: condition, gap with ``_low`` and ``_high`` (nats), and reading: "less varied", "more varied", "not surely
-    different" (0 lies inside) or "not measured".
+    Columns: condition, gap with ``_low`` and ``_high`` (nats), and reading: "less varied", "more varied", "not told
+    apart" (0 lies inside) or "not measured".
     """
     pooled = found[found["view"] == POOLED].set_index("condition")
     intervals = {
@@ -165,26 +165,25 @@ def against_people(found: pd.DataFrame) -> pd.DataFrame:
         for name, row in pooled.iterrows()
     }
     people = intervals.pop(PEOPLE)
-    rows = []
-    for name, own in intervals.items():
-        gap = difference(own, people)
-        words = reading(gap.low, gap.high, "less varied", "more varied")
-        rows.append({"condition": name} | _columns("gap", gap, bounded=False) | {"reading": words})
-    return pd.DataFrame(rows)
+    gaps = {name: own.minus(people) for name, own in intervals.items()}
+    return pd.DataFrame(
+        {"condition": name, **gap.columns("gap", -math.inf, math.inf), "reading": gap.reading(*VARIED)}
+        for name, gap in gaps.items()
+    )
 
 
-def reading(low: float, high: float, below: str, above: str) -> str:
-    """What an interval of a difference says: ``below`` or ``above`` if 0 lies outside it."""
-    if math.isnan(low) or math.isnan(high):
-        return UNMEASURED
-    return below if high < 0 else above if low > 0 else UNDECIDED
+def human_donations(counts: pd.DataFrame | None = None) -> Float[np.ndarray, " persuadees"]:
+    """Every persuadee's donation in dollars, clipped to [0, 2], smallest first; the shipped counts by default."""
+    table = load_table("donations") if counts is None else counts
+    given = np.repeat(table["donation"].to_numpy(float), table["persuadees"].to_numpy(int))
+    return np.clip(given, 0.0, DONATION_EDGES[-1])
 
 
-def difference(a: Interval, b: Interval) -> Interval:
-    """a - b for two independent estimates, with the half-widths added in squares; of the fewer units."""
-    half = math.hypot(a.high - a.mean, b.high - b.mean)
-    gap = a.mean - b.mean
-    return Interval(gap, gap - half, gap + half, min(a.clusters, b.clusters))
+def donation_bin(dollars: float | None) -> str:
+    """The bin of a stated donation; "no amount" for None or NaN, a text that states none."""
+    if dollars is None or math.isnan(dollars):
+        return UNSAID
+    return DONATION_BINS[int(np.searchsorted(DONATION_EDGES, dollars))]
 
 
 def expected_distance(answers: Sequence[str], reference: dict[str, float], size: int) -> float:
@@ -242,19 +241,11 @@ def _by_act(answers: Sequence[Answer]) -> dict[str, list[str]]:
 def _pooled_row(name: str, clusters: Sequence[Sequence[Answer]]) -> dict[str, Any]:
     row: dict[str, Any] = {"condition": name, "view": POOLED, "units": len(clusters)}
     row["replies"] = sum(map(len, clusters))
-    row |= _columns("entropy", _jackknife(partial(over_acts, measure=chao_shen_entropy), clusters))
-    return row | _columns("mode_share", _jackknife(partial(over_acts, measure=cross_validated_mode_share), clusters))
-
-
-def _jackknife(statistic: Callable[[Sequence[Any]], float], clusters: Sequence[Sequence[Any]]) -> Interval:
-    return jackknife_interval(statistic, clusters) if clusters else Interval(math.nan, math.nan, math.nan, 0)
-
-
-def _columns(name: str, found: Interval, bounded: bool = True) -> dict[str, float]:
-    """Mean, low and high under their names; cut at what is possible for a share or an entropy."""
-    top = math.inf if name == "entropy" else 1.0
-    low, high = (np.maximum(found.low, 0.0), np.minimum(found.high, top)) if bounded else (found.low, found.high)
-    return {name: found.mean, f"{name}_low": float(low), f"{name}_high": float(high)}
+    entropy, mode_share = (
+        jackknife_interval(partial(over_acts, measure=measure), clusters)
+        for measure in (chao_shen_entropy, cross_validated_mode_share)
+    )
+    return row | entropy.columns("entropy", most=math.inf) | mode_share.columns("mode_share")
 
 
 # -- distances ---------------------------------------------------------------------------------------------------------
@@ -283,9 +274,9 @@ def _against_people(part: pd.DataFrame, pairs: pd.DataFrame | None) -> list[dict
 
     rows = []
     for condition, own in clusters.items():
-        found = _jackknife(distance, list(own.values()))
+        found = jackknife_interval(distance, list(own.values()))
         change = _change(distance, own, clusters.get(DIRECT, {})) if condition not in (PEOPLE, DIRECT) else None
-        rows.append(_distance_row(HUMANS, condition, found, change))
+        rows.append(_distance_row(PEOPLE, condition, found, change))
     return rows
 
 
@@ -299,7 +290,7 @@ def _change(
         ours, theirs = ([answer for mine, answer in tagged if mine is side] for side in (True, False))
         return distance(ours) - distance(theirs)
 
-    return _jackknife(gap, both)
+    return jackknife_interval(gap, both)
 
 
 def _against_own(part: pd.DataFrame) -> list[dict[str, Any]]:
@@ -332,6 +323,5 @@ def _against_own(part: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _distance_row(reference: str, condition: str, found: Interval, change: Interval | None) -> dict[str, Any]:
-    change = change or Interval(math.nan, math.nan, math.nan, 0)
-    row: dict[str, Any] = {"reference": reference, "condition": condition, "units": found.clusters}
-    return row | _columns("distance", found) | _columns("change", change, bounded=False)
+    row: dict[str, Any] = {"reference": reference, "condition": condition, "units": found.n}
+    return row | found.columns("distance") | (change or NOTHING).columns("change", -math.inf, math.inf)
