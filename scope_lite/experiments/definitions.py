@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from scope_lite.envs.nano.persuasion import random_name
 from scope_lite.method.config import RunConfig, closest, method_config
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.plain_yaml import read_yaml
@@ -110,7 +111,7 @@ def runs_of(
                 continue
             chosen = {**variant.settings, **overrides, "seed": seed}
             if one.first_world is not None:
-                chosen["world"] = f"persuasion_{one.first_world + seed}"
+                chosen["world"] = random_name(one.first_world + seed)
             if chosen["method"] == "base":
                 chosen.pop("steps", None)
             runs.append((variant.label, method_config(**chosen)))

@@ -14,7 +14,7 @@ from scope_lite.envs.cooperbench.sandbox import fault
 from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.envs.prompts import personas, persuadee, persuadee_chat, persuader
 from scope_lite.method.config import TextConfig
-from scope_lite.method.episodes import CONTEXT, Episode
+from scope_lite.method.dialogue import CONTEXT, Episode
 from scope_lite.models.records import FAILED
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import COOPERBENCH_VARIABLE, path_in

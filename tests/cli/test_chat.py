@@ -18,9 +18,10 @@ from scope_lite.cli.conversation.widget import chat_widget
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.spec import AGENT
 from scope_lite.method.config import method_config
-from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.dialogue import run_dialogues
+from scope_lite.method.nano import choice_sets, nano_episodes
+from scope_lite.method.partner import draw_tasks
 from scope_lite.method.seats import ModelSeat
-from scope_lite.method.simulators import choice_sets, draw_tasks
 from scope_lite.method.train import train
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import collate
@@ -108,12 +109,14 @@ def test_options_are_ranked_and_keep_what_was_said(trained):
 @pytest.mark.parametrize("world", ["persuasion", "coding"])  # the simulator says how it ended, and the world does
 def test_a_talk_with_a_member_is_a_rollout_with_it(world):
     policy = untrained(world)
-    for member in policy.panel.members:
+    for member in policy.scene.members:
         talk = play(policy, member.name, seed=3)
         keys = RowKeys.grid(3, 0, 1, 1)
         told = [policy.world.tasks[t] for t in draw_tasks(len(policy.world.tasks), keys)]
         seat = ModelSeat(policy.model, keys, "policy", told)
-        (rollout,) = run_dialogues(policy.world, seat, policy.panel.seat(member, keys), keys, [member.name])
+        (rollout,) = run_dialogues(
+            nano_episodes(policy.world, told), seat, policy.seat(member.name, keys), keys, [member.name]
+        )
         assert written(talk) == list(zip(rollout.acts, rollout.replies, strict=True))
         assert (talk.ending.outcome.said, talk.ending.reward) == (rollout.outcome, rollout.reward)
 
@@ -132,13 +135,14 @@ def test_the_same_seed_replays_the_talk_and_another_does_not(trained):
 def test_a_run_can_talk_to_the_simulator_that_it_trained(root):
     policy = load_policy("persuasion-population", root)
     talk = play(policy, TRAINING)
-    (speaker,) = [m for m in policy.cast.pool if m is policy.cast.pool[policy.cast.entries(talk.keys)[0]]]
+    pool = policy.trained_with.pool
+    speaker = pool.entries[pool.draw(talk.keys)[0]]
     with torch.no_grad():
         _, log_all = speaker.token_logprobs(collate([talk._partner.transcripts[0]], pad=0))
     expected = log_all.exp()[0, speaker.choice_ids["reply"]].numpy()
     shown = [talk.turns[0].reply.probabilities[r] for r in talk.replies]
     np.testing.assert_allclose(shown, expected, atol=1e-5)
-    assert len(policy.cast.pool) == 2 and TRAINING not in untrained("persuasion").partners
+    assert len(pool.entries) == 2 and TRAINING not in untrained("persuasion").partners
 
 
 def test_the_world_says_how_a_talk_with_a_person_ended(trained):

@@ -34,12 +34,11 @@ from scope_lite.envs.nano.users import draw
 from scope_lite.envs.prompts import persuadee
 from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.method.config import load_config
-from scope_lite.method.episodes import CONTEXT
+from scope_lite.method.dialogue import CONTEXT
 from scope_lite.method.learner import Learner
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.method.seats import ModelSeat
-from scope_lite.method.text import TextScene
-from scope_lite.method.text_cast import draw_personas
+from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import train
 from scope_lite.models.records import FAILED, Transcript
 from scope_lite.models.rng import RowKeys
@@ -57,7 +56,7 @@ def opened(folder: Path, method: str = "base", **changes: Any) -> LoadedTextPoli
     noise = torch.Generator().manual_seed(1)
     state = learner.model.adapter_state()
     learner.model.load_adapter_state({n: 0.3 * torch.randn(t.shape, generator=noise) for n, t in state.items()})
-    return LoadedTextPolicy("tiny", 0, scene, learner.model, None if method == "base" else scene.cast(learner))
+    return LoadedTextPolicy("tiny", 0, scene, learner.model, None if method == "base" else scene.partner(learner))
 
 
 def play(policy: LoadedTextPolicy, partner: str = YOU, replies: Any = (), **options: Any) -> TextConversation:
@@ -147,12 +146,11 @@ def test_a_talk_with_a_member_is_an_evaluation_dialogue_with_it(member, model, s
     scene, keys = policy.scene, RowKeys(3, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))
     talk = play(policy, member, seed=3)
     told = scene.member(member)
-    about = draw_personas(scene.task.personas["test"], keys) if told.personas else [told.about]
 
     def seat(rows: RowKeys, systems: list[str]) -> PromptedSeat:
         return PromptedSeat([scene.voice(told)], systems, rows, "panel")
 
-    (rollout,) = scene.converse(policy.model, keys, seat, about, [member], "test")
+    (rollout,) = scene.converse(policy.model, keys, [told], seat, "test")
     assert said_by(talk, "agent") == rollout.acts and said_by(talk, member) == rollout.replies
     assert talk.ending and (talk.ending.outcome.said, talk.ending.reward) == (rollout.outcome, rollout.reward)
     assert said_by(talk, "form") == [persuadee.QUESTION] and talk.told == ""
@@ -211,18 +209,18 @@ def test_a_simulator_that_was_trained_speaks_as_itself(method, model, tmp_path, 
     policy = load_policy(folder.name, tmp_path)
     assert isinstance(policy, LoadedTextPolicy) and policy.step == 1 and policy.partners[-1] == TRAINING
     talk = play(policy, TRAINING)
-    assert policy.cast is not None and talk._partner is not None
+    assert policy.trained_with is not None and talk._partner is not None
     transcript, sharpness = talk._partner.row.transcripts[0], 1.0 if method == "selfplay" else 1 / 0.7
     own = [i for i, g in enumerate(transcript.generated) if g]
     with torch.no_grad():
-        logits = policy.cast.pool[0].model(torch.tensor([transcript.ids])).logits[0].float()
+        logits = policy.trained_with.pool.entries[0].model(torch.tensor([transcript.ids])).logits[0].float()
         log_all = (logits * sharpness).log_softmax(-1)
     found = [float(log_all[i - 1, transcript.ids[i]]) for i in own]
     assert [transcript.logprobs[i] for i in own] == pytest.approx(found, abs=0.1 if sixteen_bits else 1e-4)
     replies = [m for m in messages(talk) if m.speaker == TRAINING]
     assert len(replies) == 3 and all(len(m.probabilities) > 1 for m in replies)
-    moved = [t.abs().sum() for n, t in policy.cast.pool[0].adapter_state().items() if "lora_B" in n]
-    assert any(moved) and (policy.cast.pool[0] is policy.model) == (method == "selfplay")
+    moved = [t.abs().sum() for n, t in policy.trained_with.pool.entries[0].adapter_state().items() if "lora_B" in n]
+    assert any(moved) and (policy.trained_with.pool.entries[0] is policy.model) == (method == "selfplay")
 
 
 # -- you --------------------------------------------------------------------------------------------------------------

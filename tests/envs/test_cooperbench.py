@@ -11,7 +11,7 @@ import pytest
 from scope_lite.envs.cooperbench import PairTask, evaluate_pair
 from scope_lite.envs.cooperbench.episode import PairEpisode
 from scope_lite.envs.cooperbench.sandbox import Limits
-from scope_lite.method.episodes import WrittenSeat, run_episodes
+from scope_lite.method.dialogue import WrittenSeat, run_dialogues
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from tests.standins.cooperbench_shop import BIG, PLAIN, PYTEST, SHOP, TWICE, folders, judged, patch, place, shop, task  # noqa: F401
@@ -98,7 +98,7 @@ def test_two_agents_work_in_their_own_checkouts_and_the_loop_pays_the_merge(task
     submit, named = "I am done:\n```diff\n```", f"```diff\n{shop(BIG)}```"
     gold, lazy = (PairEpisode(task, lambda task, patches: judged(task, *patches), suite=PLAIN) for _ in range(2))
     policy = WrittenSeat([["Price is mine.", doubled, submit], [doubled, submit]])
-    rollouts = run_episodes(
+    rollouts = run_dialogues(
         [gold, lazy], policy, WrittenSeat([["Good.", named], [submit]]), RowKeys.grid(0, 0, 1, 2), ["gold", "lazy"]
     )
     assert [(r.reward, r.outcome, r.turns) for r in rollouts] == [(1.0, "both-pass", 3), (0.0, "no-patch", 2)]

@@ -1,5 +1,6 @@
 """Hostile code in the sandbox of CooperBench: what it can write, read, reach and use up."""
 
+# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import os
@@ -7,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,20 +20,9 @@ import pytest
 from scope_lite.envs.cooperbench import sandbox
 from scope_lite.envs.cooperbench.sandbox import Limits, run, scratch_folder
 from scope_lite.store.errors import ScopeError
+from tests.standins.cooperbench_shop import PYTHON, place  # noqa: F401
 
 pytestmark = pytest.mark.sandbox
-
-PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-"""one that any user id can reach; the attacks need the standard library only"""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that every user id can reach, which pytest's own is not."""
-    folder = Path(tempfile.mkdtemp(prefix="cooperbench-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from scope_lite.envs.prompts import persuader, with_verbalized_block
-from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.grpo import clipped_loss, sampling_ratios
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.text_tasks import open_task
@@ -107,7 +107,7 @@ def test_dialogues_of_two_adapters_feed_the_trainer(served) -> None:
     )
     sampler = VllmSampler(engine, loaded, engine.publish(simulator, "simulator"))
     partner = PromptedSeat([Voice(sampler, reply_tokens=12)] * rows, seat_systems(episodes, "simulator"), keys)
-    rollouts = run_episodes(episodes, policy_seat, partner, keys, ["simulator"] * rows, 2048)
+    rollouts = run_dialogues(episodes, policy_seat, partner, keys, ["simulator"] * rows, 2048)
     batch = collate([r.policy for r in rollouts], pad=loaded.tokenizer.pad_token_id)
     recomputed, _ = policy.token_logprobs(batch)
     found = sampling_ratios(recomputed.detach(), batch.sampled_logprobs)

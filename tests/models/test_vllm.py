@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from scope_lite.envs.prompts import persuadee, persuader
-from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.grpo import sampling_ratios
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.text_tasks import open_task
@@ -285,7 +285,7 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model, sixteen_bits
     policy = EngineSeat(engine, synced(engine, seat)(), seat, keys, "policy", seat_systems(episodes, "policy"), 6)
     voices = [Voice(VllmSampler(engine, loaded), reply_tokens=5)] * rows
     simulator = PromptedSeat(voices, seat_systems(episodes, "simulator"), keys)
-    rollouts = run_episodes(episodes, policy, simulator, keys, ["base"] * rows, 1024)
+    rollouts = run_dialogues(episodes, policy, simulator, keys, ["base"] * rows, 1024)
     batch = collate([r.policy for r in rollouts], pad=0)
     recomputed, _ = seat.token_logprobs(batch)
     close = 0.1 if sixteen_bits else 1e-4

@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from scope_lite.cli.conversation.base import AGENT, OUTCOME, YOU, Ending, Message, Talk, Turn
 from scope_lite.cli.conversation.policy import LoadedPolicy
+from scope_lite.envs.nano.episode import CLOSE
 from scope_lite.envs.nano.users import BeliefUsers, told_prior
 from scope_lite.method.config import closest
-from scope_lite.method.seats import ModelSeat, RefereedSeat, Seat
-from scope_lite.method.simulators import CLOSE, draw_prompts, draw_tasks
+from scope_lite.method.dialogue import Seat
+from scope_lite.method.nano import OutcomeSeat, draw_prompts
+from scope_lite.method.partner import draw_tasks
+from scope_lite.method.seats import KnowsItsLaw, ModelSeat
 from scope_lite.models.records import Transcript
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
@@ -32,10 +35,12 @@ class PersonSeat:
         self.reply = ""
         self.transcripts: Sequence[Transcript | None] = [None]
 
-    def hear(self, messages: list[str]) -> None:
+    max_new_tokens = 0
+
+    def hear(self, messages: Sequence[str | None]) -> None:
         pass
 
-    def speak(self, turn: int, kind: str) -> list[str]:
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         return [self.reply]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
@@ -83,7 +88,7 @@ class Conversation(Talk):
     def _reply(self, reply: str) -> None:
         self._person.reply = reply
         self._partner.hear([self.turns[-1].act.said])
-        heard = self._partner.speak(len(self.turns) - 1, "reply")
+        heard = [str(said) for said in self._partner.speak(len(self.turns) - 1, "reply")]
         drawn = {} if self.by_hand else self._last(self._partner, self.replies)
         self.turns[-1] = replace(self.turns[-1], reply=self._message(self.partner, heard[0], drawn))
         if len(self.turns) == self.world.horizon:
@@ -107,7 +112,7 @@ class Conversation(Talk):
         if self.by_hand:
             prompt = draw_prompts(world, world.real_prior, self.keys)
             referee = BeliefUsers(world, told_prior(world, world.real_prior, prompt), 1, tasks=tasks)
-            self._partner = RefereedSeat(self._person, referee, self.keys)
+            self._partner = OutcomeSeat(self._person, referee, self.keys)
             self.told = world.prompts[prompt[0]] if world.spec.told else ""
         else:
             self._partner = self.policy.seat(self.partner, self.keys)
@@ -122,7 +127,7 @@ class Conversation(Talk):
 
     def _end(self) -> Ending:
         self._partner.hear([CLOSE])
-        (said,) = self._partner.speak(self.world.horizon, "outcome")
+        said = str(self._partner.speak(self.world.horizon, "outcome")[0])
         outcome = self._message(OUTCOME, said, self._last(self._partner, self.world.spec.outcomes))
         value = dict(zip(self.world.spec.outcomes, self.world.spec.rewards, strict=True))
         return Ending(outcome, value[said], sum(value[name] * p for name, p in outcome.probabilities.items()))
@@ -133,4 +138,5 @@ class Conversation(Talk):
     @staticmethod
     def _last(seat: Seat, names: tuple[str, ...]) -> dict[str, float]:
         """What the seat's last message was drawn from, by name."""
+        assert isinstance(seat, KnowsItsLaw)
         return dict(zip(names, seat.distributions()[-1][0].tolist(), strict=True))

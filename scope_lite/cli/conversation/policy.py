@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from scope_lite.cli.conversation.base import YOU
 from scope_lite.cli.conversation.speakers import ModelSpeaker, Speaker, prompted
-from scope_lite.envs.nano import WORLDS, World
+from scope_lite.envs.nano import WORLDS, World, random_seed
 from scope_lite.method.config import TEXT_WORLDS, RunConfig, closest, load_config, method_config
-from scope_lite.method.cotraining import TrainedCast
+from scope_lite.method.cotraining import LearningPartner
+from scope_lite.method.dialogue import Seat
 from scope_lite.method.learner import Learner
-from scope_lite.method.members import read_panel
 from scope_lite.method.nano import NanoScene
-from scope_lite.method.panel import Panel
-from scope_lite.method.seats import Seat
-from scope_lite.method.simulators import Cast, Library
-from scope_lite.method.text import TextScene
-from scope_lite.method.text_cast import TextCast, TrainedTextCast, draw_personas
+from scope_lite.method.partner import Partner
+from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import in_format
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.rng import RowKeys
@@ -38,36 +35,54 @@ TALK_ENGINES = {"rollout_engine": "hf", "training_engine": "hf", "four_bit": Fal
 """A talk needs no engine that is made for many dialogues at once, whatever the run had: transformers will do."""
 
 
+S = TypeVar("S", NanoScene, TextScene)
+
+
 @dataclass(frozen=True)
-class LoadedPolicy:
-    """A policy, and the seats that can talk to it."""
+class Loaded(Generic[S]):
+    """A policy, and who can talk to it."""
 
     name: str
     step: int
     """optimizer steps it has had"""
-    library: Library
+    scene: S
     model: SeatModel
-    cast: Cast | TrainedCast | None
+    trained_with: Partner[Any] | None
     """None for a policy that was not trained"""
 
     @property
+    def partners(self) -> list[str]:
+        """Names of those who can answer it: you, the panel's members, and who it trained with."""
+        return [YOU, *(m.name for m in self.scene.members), *([TRAINING] if self.trained_with else [])]
+
+    def told(self, partner: str, keys: RowKeys) -> list[str]:
+        """What a partner is told in these rows, as in training or on the panel.
+
+        Raises:
+            ScopeError: if nobody has that name.
+        """
+        if partner not in self.partners:
+            raise ScopeError(closest(partner, self.partners, "partner"))
+        if partner == TRAINING and self.trained_with:
+            told: list[str] = self.scene.told(self.trained_with.playing(keys), keys.by_group(), "train")
+            return told
+        return list(self.scene.told(self._playing(partner, keys), keys, "test"))
+
+    def _playing(self, partner: str, keys: RowKeys) -> list[Any]:
+        return [next(m for m in self.scene.members if m.name == partner)] * len(keys)
+
+
+class LoadedPolicy(Loaded[NanoScene]):
+    """A policy of a nano world."""
+
+    @property
     def world(self) -> World:
-        return self.library.world
+        return self.scene.world
 
     @property
     def about(self) -> str:
         """What to know before a talk begins, to read."""
         return f"a policy of world {self.world.name}, {_trained(self.step)}"
-
-    @cached_property
-    def panel(self) -> Panel:
-        return Panel(self.library, seen=())  # loads every member, which a talk with a person does not need
-
-    @property
-    def partners(self) -> list[str]:
-        """Names of those who can answer it: you, the panel's members, and who it trained with."""
-        members = read_panel(self.world.name, self.library.folder.parent)
-        return [YOU, *(m.name for m in members), *([TRAINING] if self.cast else [])]
 
     def seat(self, partner: str, keys: RowKeys) -> Seat:
         """A simulator's seat by its name, as the panel (or the training step) seats it.
@@ -75,25 +90,14 @@ class LoadedPolicy:
         Raises:
             ScopeError: if nobody has that name.
         """
-        if partner == TRAINING and self.cast:
-            return self.cast.seat(keys)[0]
-        if partner not in self.partners:
-            raise ScopeError(closest(partner, self.partners, "partner"))
-        (member,) = [m for m in self.panel.members if m.name == partner]
-        return self.panel.seat(member, keys)
+        told = self.told(partner, keys)
+        if partner == TRAINING and self.trained_with:
+            return self.trained_with.seat(keys, told)
+        return self.scene.seat_members(self._playing(partner, keys), keys, told, "test")
 
 
-@dataclass(frozen=True)
-class LoadedTextPolicy:
-    """A policy that speaks in text, and who can talk to it."""
-
-    name: str
-    step: int
-    """optimizer steps it has had"""
-    scene: TextScene
-    model: SeatModel
-    cast: TextCast | TrainedTextCast | None
-    """None for a policy that was not trained"""
+class LoadedTextPolicy(Loaded[TextScene]):
+    """A policy that speaks in text."""
 
     @property
     def about(self) -> str:
@@ -102,11 +106,6 @@ class LoadedTextPolicy:
         model = Path(config.model).name  # a run may name a folder
         most = f"at most {config.text.turns} messages"
         return f"a policy of world {config.world} ({model}), {_trained(self.step)}; it has {most}"
-
-    @property
-    def partners(self) -> list[str]:
-        """Names of those who can answer it: you, the panel's members, and who it trained with."""
-        return [YOU, *(m.name for m in self.scene.members), *([TRAINING] if self.cast else [])]
 
     def person(self, partner: str, keys: RowKeys) -> str:
         """What a partner is told of the person that it plays; you play one of the held-out personas.
@@ -117,13 +116,9 @@ class LoadedTextPolicy:
         Raises:
             ScopeError: if nobody has that name.
         """
-        if partner not in self.partners:
-            raise ScopeError(closest(partner, self.partners, "partner"))
-        if partner == TRAINING and self.cast:
-            return self.cast.roles(keys)[1][0]
-        if partner == YOU or self.scene.member(partner).personas:
+        if partner == YOU:
             return draw_personas(self.scene.task.personas["test"], keys)[0]
-        return self.scene.member(partner).about
+        return self.told(partner, keys)[0]
 
     def speaker(self, partner: str, keys: RowKeys, system: str) -> Speaker:
         """A simulator by its name, as the panel (or the training step) seats it.
@@ -133,12 +128,13 @@ class LoadedTextPolicy:
             system: its prompt.
         """
         row = keys[np.array([0])]
-        if isinstance(self.cast, TrainedTextCast) and partner == TRAINING:
-            model = self.cast.pool[self.cast.entries(row)[0]]
+        if partner != TRAINING or self.trained_with is None:
+            return prompted(partner, self.scene.voice(self.scene.member(partner)), keys, system, "panel")
+        if isinstance(self.trained_with, LearningPartner):
+            model = self.trained_with.pool.entries[self.trained_with.pool.draw(row)[0]]
             return ModelSpeaker(partner, model, keys, "simulator", system, self.scene.config.text.reply_tokens)
-        if isinstance(self.cast, TextCast) and partner == TRAINING:
-            return prompted(partner, self.cast.seat(row, [system]).voices[0], keys, system, "simulator")
-        return prompted(partner, self.scene.voice(self.scene.member(partner)), keys, system, "panel")
+        (member,) = self.trained_with.playing(row)
+        return prompted(partner, self.scene.voice(member, "train"), keys, system, "simulator")
 
 
 def load_policy(run: str | Path, root: Path = RUNS) -> LoadedPolicy | LoadedTextPolicy:
@@ -157,17 +153,15 @@ def load_policy(run: str | Path, root: Path = RUNS) -> LoadedPolicy | LoadedText
         name = folder.name
     scene: NanoScene | TextScene = TextScene(config) if config.is_text else NanoScene(config)
     learner = Learner(scene.policy_model(), config, seed=config.seed)
-    cast = None
+    partner: Partner[Any] | None = None
     if checkpoint is not None:
         learner.load_state(checkpoint.tensors["policy"])
-        cast = scene.cast(learner)
-        cast.load_state(checkpoint.tensors)
+        partner = scene.partner(learner)
+        partner.load_state(checkpoint.tensors)
     step = checkpoint.step if checkpoint else 0
     if isinstance(scene, TextScene):
-        assert cast is None or isinstance(cast, TextCast | TrainedTextCast)
-        return LoadedTextPolicy(name, step, scene, learner.model, cast)
-    assert cast is None or isinstance(cast, Cast | TrainedCast)
-    return LoadedPolicy(name, step, scene.library, learner.model, cast)
+        return LoadedTextPolicy(name, step, scene, learner.model, partner)
+    return LoadedPolicy(name, step, scene, learner.model, partner)
 
 
 def _trained(steps: int) -> str:
@@ -176,7 +170,7 @@ def _trained(steps: int) -> str:
 
 def _base(world: str) -> RunConfig:
     known = [*WORLDS, *TEXT_WORLDS]
-    if world not in known and not world.startswith("persuasion_"):  # those are random worlds, by their numbers
+    if world not in known and random_seed(world) is None:
         raise ScopeError(closest(world, known, "world"))
     return method_config("base", world=world)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from scope_lite.cli.conversation.base import A_TOKEN, STATED, Message
 from scope_lite.envs.turns import SeatName
-from scope_lite.method.episodes import TEXT, Unsaid
+from scope_lite.method.dialogue import TEXT, Unsaid
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.seats import ModelSeat, newest_said
 from scope_lite.models.hf import SeatModel

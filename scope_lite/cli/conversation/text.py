@@ -16,8 +16,8 @@ from scope_lite.cli.conversation.base import AGENT, OUTCOME, YOU, Ending, Messag
 from scope_lite.cli.conversation.policy import LoadedTextPolicy
 from scope_lite.cli.conversation.speakers import ModelSpeaker, Speaker
 from scope_lite.envs.turns import SeatName
-from scope_lite.method.episodes import CONTEXT, Episode, Unsaid
-from scope_lite.method.simulators import draw_tasks
+from scope_lite.method.dialogue import CONTEXT, Episode, Unsaid
+from scope_lite.method.partner import draw_tasks
 from scope_lite.models.records import FAILED, Transcript
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError

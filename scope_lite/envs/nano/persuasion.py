@@ -11,6 +11,7 @@ all of them warm to the same appeal, so what works with one works with everyone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -161,7 +162,21 @@ def random_persuasion(seed: int) -> WorldSpec:
         horizon=int(rng.integers(3, 6)),
         unknown_share=float(rng.uniform(0.0, 0.4)),
     )
-    return persuasion(numbers, name=f"persuasion_{seed}")
+    return persuasion(numbers, name=random_name(seed))
+
+
+RANDOM_NAMES = "persuasion_<seed>"
+"""how the worlds of the multiverse are called"""
+
+
+def random_name(seed: int) -> str:
+    return RANDOM_NAMES.replace("<seed>", str(seed))
+
+
+def random_seed(name: str) -> int | None:
+    """The seed of a world of the multiverse; None for any other name."""
+    found = re.fullmatch(r"persuasion_(0|[1-9][0-9]{0,8})", name)
+    return int(found[1]) if found else None
 
 
 # The agents of the pre-training dialogues: a broad mix, of whom a quarter adapt.

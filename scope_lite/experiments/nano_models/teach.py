@@ -23,8 +23,9 @@ from torch import Tensor
 from transformers import Olmo3Config, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
 
 from scope_lite.envs.nano import World
+from scope_lite.envs.nano.episode import CLOSE
 from scope_lite.envs.nano.users import BeliefUsers, draw, told_prior
-from scope_lite.method.simulators import CLOSE, choice_sets
+from scope_lite.method.nano import choice_sets
 from scope_lite.models.chat import ChatFormat
 
 TEMPLATE = (

@@ -1,10 +1,10 @@
-"""The loop for tasks in text: dialogues of any shape and length, all rows of a batch together.
+"""The dialogue: one loop for every world, in which two seats take turns, all rows of a batch together.
 
-``rollouts.run_dialogues`` plays the nano worlds: one act, one reply, a fixed number of turns. Here an episode itself
-says who speaks next and what they hear. So an agent may call tools several times before the user hears anything,
-messages have many tokens, and dialogues of one batch end at different times; a row that has ended, or whose other seat
-is speaking, is neither fed nor sampled. In every round each living episode takes exactly one message, so the round is a
-row's own count of messages, and its random numbers do not depend on the rest of the batch.
+An episode says who speaks next, what they hear, and what kind of message they owe. At nano that is one act, one reply,
+a fixed number of turns (``envs.nano.episode``). In text an agent may call tools several times before the user hears
+anything, messages have many tokens, and dialogues of one batch end at different times: a row that has ended, or whose
+other seat is speaking, is neither fed nor sampled. In every round each living episode takes exactly one message, so
+the round is a row's own count of messages, and its random numbers do not depend on the rest of the batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 
 TEXT = ""
-"""the kind of message that any token may stand in"""
+"""the kind of message that any token may stand in; at nano it is "act", "reply" or "outcome"
+"""
 CONTEXT = "context"
 """outcome of an episode that outgrew a model's context"""
 
@@ -38,12 +39,17 @@ class Episode(Protocol):
     task: str
     next_seat: SeatName | None
     """who speaks next; None when it is over"""
+    kind: str
+    """what kind of message ``next_seat`` owes; one kind for all rows of a batch in which it speaks"""
     outcome: str
     """how it ended, in one word"""
-    turns: int
-    """messages of the policy"""
     acts: list[str]
     replies: list[str]
+
+    @property
+    def turns(self) -> int:
+        """Turns that counted; in text: messages of the policy."""
+        ...
 
     @property
     def systems(self) -> Mapping[str, str]:
@@ -65,20 +71,24 @@ class Episode(Protocol):
     def reward(self) -> float: ...
 
 
-class EpisodeSeat(Protocol):
-    """A seat that can be silent in some rows of the batch; ``seats.ModelSeat`` is one."""
+class Seat(Protocol):
+    """One side of a batch of dialogues; ``messages[i]`` and row i belong together."""
 
     @property
     def max_new_tokens(self) -> int: ...
 
-    def hear(self, messages: Sequence[str | None]) -> None: ...
+    def hear(self, messages: Sequence[str | None]) -> None:
+        """A row whose message is None hears nothing."""
+        ...
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> Sequence[str | Unsaid]:
-        """One message from each of ``rows``, or how the episode ends because there is none."""
+        """One message from each of ``rows`` (None: all), or how the episode ends because there is none."""
         ...
 
     @property
-    def transcripts(self) -> Sequence[Transcript | None]: ...
+    def transcripts(self) -> Sequence[Transcript | None]:
+        """One a row; None where no model speaks."""
+        ...
 
 
 class WrittenSeat:
@@ -104,10 +114,10 @@ def seat_systems(episodes: Sequence[Episode], seat: SeatName) -> list[str]:
     return [episode.systems[seat] for episode in episodes]
 
 
-def run_episodes(
+def run_dialogues(
     episodes: Sequence[Episode],
-    policy: EpisodeSeat,
-    simulator: EpisodeSeat,
+    policy: Seat,
+    simulator: Seat,
     keys: RowKeys,
     names: Sequence[str],
     context: int | None = None,
@@ -126,7 +136,7 @@ def run_episodes(
     Raises:
         ScopeError: a seat's first prompt does not fit into ``context``.
     """
-    seats: dict[SeatName, EpisodeSeat] = {"policy": policy, "simulator": simulator}
+    seats: dict[SeatName, Seat] = {"policy": policy, "simulator": simulator}
     round_ = 0
     while any(episode.next_seat for episode in episodes):
         # who speaks is fixed before anyone does: what is said in this round is answered in the next
@@ -135,6 +145,7 @@ def run_episodes(
             if rows:
                 _speak(episodes, name, seats[name], rows, round_, context)
         round_ += 1
+    said, answered = policy.transcripts, simulator.transcripts
     return [
         Rollout(
             task=episode.task,
@@ -146,24 +157,43 @@ def run_episodes(
             outcome=episode.outcome,
             reward=episode.reward,
             turns=episode.turns,
-            policy=policy.transcripts[i],
-            simulator_transcript=simulator.transcripts[i],
+            policy=said[i],
+            simulator_transcript=answered[i],
         )
         for i, episode in enumerate(episodes)
     ]
 
 
 def _speak(
-    episodes: Sequence[Episode], name: SeatName, seat: EpisodeSeat, rows: list[int], round_: int, context: int | None
+    episodes: Sequence[Episode], name: SeatName, seat: Seat, rows: list[int], round_: int, context: int | None
 ) -> None:
     """One message from each of these rows, of a seat that hears what its episode has for it."""
     heard: list[str | None] = [None] * len(episodes)
     for i in rows:
         heard[i] = episodes[i].hears
     seat.hear(heard)
+    if context is not None:
+        _stop_outgrown(episodes, name, seat, rows, context)
+        rows = [i for i in rows if episodes[i].next_seat]
+    if not rows:
+        return
+    kind = episodes[rows[0]].kind
+    # random numbers are keyed by the message, and at nano, where act and reply alternate, by the turn
+    turn = round_ if kind == TEXT else round_ // 2
+    said = seat.speak(turn, kind, None if len(rows) == len(episodes) else np.array(rows))
+    for i, message in zip(rows, said, strict=True):
+        if isinstance(message, Unsaid):
+            episodes[i].stop(message.outcome)
+        else:
+            episodes[i].take(message)
+
+
+def _stop_outgrown(episodes: Sequence[Episode], name: SeatName, seat: Seat, rows: list[int], context: int) -> None:
+    """End the episodes whose transcript has no room for this seat's next message."""
+    transcripts = seat.transcripts
     for i in rows:
-        transcript = seat.transcripts[i]
-        if context is None or transcript is None or len(transcript.ids) + seat.max_new_tokens <= context:
+        transcript = transcripts[i]
+        if transcript is None or len(transcript.ids) + seat.max_new_tokens <= context:
             continue
         if not any(transcript.generated):
             raise ScopeError(
@@ -172,10 +202,3 @@ def _speak(
                 "take a model with a longer context"
             )
         episodes[i].stop(CONTEXT)
-    living = [i for i in rows if episodes[i].next_seat]
-    if living:
-        for i, message in zip(living, seat.speak(round_, TEXT, np.array(living)), strict=True):
-            if isinstance(message, Unsaid):
-                episodes[i].stop(message.outcome)
-            else:
-                episodes[i].take(message)
