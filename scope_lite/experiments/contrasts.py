@@ -15,6 +15,7 @@ from scope_lite.measure.stats import Interval
 
 MARGIN = 0.05
 """differences inside five points count as none, if the interval lies inside them too"""
+UNSEEN, REAL = "panel/unseen/reward", "panel/real/reward"
 COMMON = "unseen by all/reward"
 """mean over the simulators that none of the compared runs trained with"""
 USERS = ("reference", "real", "seen", "unseen")

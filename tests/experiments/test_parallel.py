@@ -167,7 +167,7 @@ def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path):
     wait_for(lambda: all(runs.read_status(folder)["state"] == "failed" for folder in folders))
 
 
-def wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"

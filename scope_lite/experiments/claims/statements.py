@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scope_lite.experiments.contrasts import COMMON
+from scope_lite.experiments.contrasts import COMMON, REAL, UNSEEN
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.store.plain_yaml import read_yaml
 
-UNSEEN, REAL = "panel/unseen/reward", "panel/real/reward"
 HELD_OUT, NOT_OWN = COMMON, "all members but sim-a"
 LACKED, LACKED_MINUS_OWN = "members whose mode it lacks", "members whose mode it lacks − its own"
 RELATED = "twin and half, whose modes it has"
