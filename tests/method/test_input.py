@@ -230,7 +230,7 @@ def test_a_number_that_no_machine_can_use_is_refused_in_one_line(content):
 def test_the_value_counts_and_not_how_it_is_written(tmp_path):
     written = ("1000", "1e3", "1.0e+3", "'1000.0'", "1_000")
     configs = [load_config(file(tmp_path, f"clip_range: {text}\n")) for text in written]
-    options = [cli.training.make_config(None, {}, [f"clip_range={text}"]) for text in written]
+    options = [cli.base.make_config(None, [f"clip_range={text}"]) for text in written]
     assert len({c.fingerprint() for c in [*configs, *options, method_config("single", clip_range=1000)]}) == 1
 
 

@@ -14,7 +14,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite.cli.training import make_config
+from scope_lite.cli.base import make_config
 from scope_lite.envs.prompts import persuadee, persuader, verbalized
 from scope_lite.method.config import RunConfig, method_config
 from scope_lite.method.grpo import counted_advantages, counted_metrics, group_advantages
@@ -359,14 +359,14 @@ def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it
 
 
 def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worlds_defaults(model, tmp_path):
-    config = make_config(None, {"method": "persona", "world": "p4g"}, ["text.turns=7"])
+    config = make_config(None, ["text.turns=7"], method="persona", world="p4g")
     assert config.model == "smollm2" and config.text.turns == 7 and config.learning_rate == 1e-4
     path = tmp_path / "run.yaml"
     path.write_text("method: single\nworld: p4g\ntext: {turns: 5}\n", encoding="utf-8")
-    read = make_config(path, {}, ["text.retries=0"])
+    read = make_config(path, ["text.retries=0"])
     assert (read.model, read.text.turns, read.text.retries) == ("smollm2", 5, 0)
     with pytest.raises(ScopeError, match="did you mean 'turns'"):
-        make_config(None, {"world": "p4g"}, ["text.turn=7"])
+        make_config(None, ["text.turn=7"], world="p4g")
 
 
 @pytest.mark.parametrize(
