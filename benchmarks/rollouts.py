@@ -10,12 +10,12 @@ import time
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from scope_lite.envs.nano import get_world
-from scope_lite.method.config import SimulatorConfig
-from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.dialogue import run_dialogues
+from scope_lite.method.nano import Library, nano_episodes
 from scope_lite.method.seats import ModelSeat
-from scope_lite.method.simulators import Cast, Library
 from scope_lite.models.rng import RowKeys
 
 ROWS, REPEATS = 256, 7
@@ -24,23 +24,23 @@ ROWS, REPEATS = 256, 7
 class ForgetfulSeat(ModelSeat):
     """Reads its whole transcript again before it speaks."""
 
-    def speak(self, turn: int, kind: str) -> list[str]:
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         self._session = self.model.session(len(self.transcripts))
         self._unread = [list(t.ids) for t in self.transcripts]
-        return super().speak(turn, kind)
+        return super().speak(turn, kind, rows)
 
 
 def seconds(seat_type: type[ModelSeat], step: int) -> float:
     world = get_world("persuasion")
     library = Library(world)
-    cast, keys = Cast(library, SimulatorConfig()), RowKeys.grid(0, step, ROWS // 8, 8)
-    policy, simulator = library.seat_model("qwen3-tiny"), cast.models[0]
+    keys = RowKeys.grid(0, step, ROWS // 8, 8)
+    policy, simulator = library.seat_model("qwen3-tiny"), library.seat_model("qwen3-tiny", 8.0)
     seats = [
         seat_type(model, keys, seat, [system] * ROWS)
         for model, seat, system in ((policy, "policy", "agent"), (simulator, "simulator", "user"))
     ]
     began = time.process_time()
-    run_dialogues(world, seats[0], seats[1], keys, ["sim-a"] * ROWS)
+    run_dialogues(nano_episodes(world, ["agent"] * ROWS), seats[0], seats[1], keys, ["sim-a"] * ROWS)
     return time.process_time() - began
 
 

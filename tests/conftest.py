@@ -28,7 +28,7 @@ os.environ["SCOPE_LITE_NUMBER_FORMAT"] = os.environ.get("SCOPE_LITE_NUMBER_FORMA
 for name in (
     "CLICOLOR_FORCE", "COLUMNS", "FORCE_COLOR", "GITHUB_ACTIONS", "LINES", "NO_COLOR", "TERMINAL_WIDTH",
     "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "MATPLOTLIBRC",
-    "SCOPE_LITE_HOME", "SCOPE_LITE_P4G", "SCOPE_LITE_WORLDS",
+    "SCOPE_LITE_COOPERBENCH", "SCOPE_LITE_HOME", "SCOPE_LITE_P4G", "SCOPE_LITE_WORLDS",
 ):  # fmt: skip
     os.environ.pop(name, None)
 # A job started in the background or by nohup inherits an ignored Ctrl-C, and so would every process under test.
@@ -66,6 +66,14 @@ def missing_backend(item: pytest.Item) -> str:
     return ""
 
 
+@cache
+def missing_sandbox() -> str:
+    """Why a test marked `sandbox` cannot run here; empty when it can."""
+    from scope_lite.envs.cooperbench.sandbox import fault
+
+    return fault()
+
+
 def seed_torch() -> None:
     """Models that a test makes draw on torch's global generator: the same draws whatever ran before in the process."""
     if "torch" in sys.modules:
@@ -78,6 +86,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(missing_gpu())
     if reason := missing_backend(item):
         pytest.skip(reason)
+    if item.get_closest_marker("sandbox") and missing_sandbox():
+        pytest.skip(missing_sandbox())
 
 
 def pytest_runtest_call() -> None:

@@ -31,7 +31,7 @@ WITHOUT_TORCH = ("envs", "figures", "measure/stats.py", "experiments/claims")
 # A figure is drawn from a table, so a figure that needs one of these computes something it should have been given.
 NO_MODELS = {"torch", "transformers", "peft", "accelerate", "safetensors"}
 NO_LOOP = {"models.hf", "models.generate", "models.verbalized", "models.unsloth", "models.vllm", "models.api",
-           "method.seats", "method.simulators", "method.rollouts", "method.panel", "method.learner", "method.train",
+           "method.seats", "method.nano", "method.scene", "method.panel", "method.learner", "method.train",
            "experiments.nano_models", "experiments.parallel"}  # fmt: skip
 
 MAX_FILE_LINES = 400
@@ -139,10 +139,14 @@ def test_figures_never_import_models() -> None:
         assert not named(names, NO_MODELS) and not loop, path.name
 
 
-def test_importing_the_method_brings_no_pictures_along() -> None:
-    code = "import sys, scope_lite.method.train; print({'matplotlib', 'IPython', 'seaborn'} & set(sys.modules))"
+def test_importing_the_loop_brings_its_own_rooms_and_the_nano_worlds_and_no_pictures() -> None:
+    code = "import sys, scope_lite.method.train, scope_lite.method.nano; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
-    assert done.stdout == "set()\n"
+    loaded = set(done.stdout.split())
+    assert not named(loaded, {"matplotlib", "IPython", "seaborn"})
+    assert {name.split(".")[0] for name in inside(loaded)} <= {"method", "envs", "models", "store"}
+    assert {name.split(".")[1] for name in inside(loaded) if name.startswith("envs.")} <= {"nano", "prompts", "turns"}
+    assert all(not named(imports_of(path), {"pandas"}) for path in in_places(["method"]))
 
 
 def named(names: set[str], packages: set[str]) -> set[str]:
@@ -208,11 +212,9 @@ def test_every_text_file_and_pipe_is_utf_8(folder: str) -> None:
         "self",
         "task",
         "Image",
-        "runs.RunFolder",
         "webbrowser",
         "self.task",
         "scene.task",
-        "RunFolder",
     )  # an open() that opens no text
     wrong = set()
     for where, name, call in calls(PACKAGE.parent / folder):

@@ -37,7 +37,9 @@ Prices = Annotated[
 Budget = Annotated[float, typer.Option(help="The most to spend on an endpoint.")]
 Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.yaml]", help="A configuration file.")]
 Method = Annotated[str | None, typer.Option(help="base, single, persona, verbalized, ensemble, ...")]
-World = Annotated[str | None, typer.Option(help="A nano world, or p4g, tau2-retail, tau2-airline (real text).")]
+World = Annotated[
+    str | None, typer.Option(help="A nano world, or p4g, tau2-retail, tau2-airline, cooperbench (real text).")
+]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other key, such as simulator.k=5.")
 ]

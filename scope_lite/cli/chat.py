@@ -19,7 +19,7 @@ from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_terminal
 
 if TYPE_CHECKING:
-    from scope_lite.cli.conversation import Message, Talk
+    from scope_lite.cli.conversation import Conversation, Message
 
 _STYLES = {"agent": "green", "you": "cyan", "outcome": "bold"}
 COMMANDS = ("undo", "restart", "quit")
@@ -37,12 +37,12 @@ def chat(
     out: Root = paths.RUNS,
 ) -> None:
     """Talk to a trained policy, or let a simulator answer it; one reply a line, also from a pipe."""
-    from scope_lite.cli.conversation import load_policy, open_conversation
+    from scope_lite.cli.conversation import Conversation, load_policy
 
     policy = load_policy(run, out)
     screen = console()
     _line(screen, f"{policy.name}: {policy.about}; seed {seed}", "bold")
-    talk = open_conversation(policy, partner, seed, alternatives)
+    talk = Conversation(policy, partner, seed, alternatives)
     if talk.legend:
         _line(screen, talk.legend)
     try:
@@ -51,7 +51,7 @@ def chat(
         screen.print()
 
 
-def converse(talk: Talk, screen: Console) -> None:
+def converse(talk: Conversation, screen: Console) -> None:
     """Take replies and commands until "quit".
 
     Raises:
@@ -99,12 +99,12 @@ def chosen(word: str, replies: tuple[str, ...]) -> str:
     return fitting[0]
 
 
-def _ask(talk: Talk, screen: Console) -> str:
+def _ask(talk: Conversation, screen: Console) -> str:
     asked = ", ".join(COMMANDS if talk.ending else ("your reply", *COMMANDS)) + ": "
     return input(asked if sys.stdin.isatty() else "").strip()
 
 
-def _say(talk: Talk, reply: str | None, screen: Console) -> None:
+def _say(talk: Conversation, reply: str | None, screen: Console) -> None:
     """Pass the reply on, and show it and what comes of it."""
     answered = len(talk.turns) - 1
     talk.say(reply)
@@ -113,7 +113,7 @@ def _say(talk: Talk, reply: str | None, screen: Console) -> None:
     _show_turns(talk, answered + 1, screen)
 
 
-def _show_turns(talk: Talk, first: int, screen: Console) -> None:
+def _show_turns(talk: Conversation, first: int, screen: Console) -> None:
     """The turns from number ``first`` (from 0), and (for a person) what can be answered, or how it ended."""
     if first == 0 and talk.told:
         _line(screen, f"\nyou are told: {talk.sentence(talk.told)}")
@@ -129,7 +129,7 @@ def _show_turns(talk: Talk, first: int, screen: Console) -> None:
         screen.print(Columns(listed, padding=(0, 3), column_first=True))
 
 
-def _show_message(talk: Talk, message: Message, screen: Console) -> None:
+def _show_message(talk: Conversation, message: Message, screen: Console) -> None:
     """What was said, and below it a bar for everything that was likely enough; a person's has none."""
     label = f" ({message.label})" if message.label else ""
     # set in, so that no line of a reply passes for one of ours
@@ -155,7 +155,7 @@ def _show_message(talk: Talk, message: Message, screen: Console) -> None:
     screen.print(table)
 
 
-def _show_ending(talk: Talk, screen: Console) -> None:
+def _show_ending(talk: Conversation, screen: Console) -> None:
     ending = talk.ending
     assert ending is not None
     _line(screen, "\nthe end", "bold")

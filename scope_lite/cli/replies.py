@@ -70,11 +70,11 @@ def simulator_replies(
     setting = production.Setting(replies, max_new_tokens, seed=seed, only=tuple(only or ()))
     sampler = open_sampler(model, device, ReplyCache(paths.cache_folder() / "replies"), prices or (), budget)
     work = production.pieces(sampler, places, setting)
-    chats, tokens = production.missing(sampler, work, setting)
-    plan = f"{len(places)} histories, {replies} replies each, {len({c.name for c, _ in work})} conditions"
+    chats, tokens = production.missing(sampler, work)
+    plan = f"{len(places)} histories, {replies} replies each, {len({part.condition.name for part in work})} conditions"
     typer.echo(f"{plan}; to do: {chats} chats, at most {tokens:,} tokens")
     if isinstance(sampler, TextSampler):
-        typer.echo(f"at most {production.expected_hours(sampler, work, setting):.1f} hours on this machine")
+        typer.echo(f"at most {production.expected_hours(sampler, work):.1f} hours on this machine")
     table = _draw(sampler, places, setting)
     path = results / f"{table_name(model, role)}.csv"
     typer.echo(f"wrote {_write(table, sampler, places, setting, path, _as_asked(model))}")
@@ -86,8 +86,7 @@ def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Set
     """All replies, with a line that moves after every batch."""
     from scope_lite.measure import production
 
-    work = production.pieces(sampler, places, setting)
-    size = {f"{part[0].task}: {c.name}": production.request(c, part, setting) for c, part in work}
+    size = {part.name: part for part in production.pieces(sampler, places, setting)}
     # a verbalized list takes longer than a reply, and a chat with few replies less than one with many
     weight = {name: asked.replies * asked.config.max_new_tokens for name, asked in size.items()}
     total = sum(weight[name] * len(asked.chats) for name, asked in size.items())
@@ -132,7 +131,7 @@ def _write(
     from dataclasses import asdict
 
     from scope_lite.envs import tau2
-    from scope_lite.measure import write_replies
+    from scope_lite.measure.replies import write_replies
     from scope_lite.models.generate import TextSampler
     from scope_lite.store import provenance
     from scope_lite.store.files import replace_text

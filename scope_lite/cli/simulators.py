@@ -16,7 +16,7 @@ from scope_lite.store.errors import ScopeError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from scope_lite.measure.health import Situation
+    from scope_lite.measure.diagnostics import Situation
 
 simulator_app = group("Text simulators of users.")
 simulator_app.command("replies")(simulator_replies)
@@ -40,7 +40,7 @@ def simulator_report(
 ) -> None:
     """Health of a simulator: collapse, role, leaks, stops, refusals and cost, each held against a stated threshold."""
     played = _situations(scenarios, dialogues)
-    from scope_lite.measure import health
+    from scope_lite.measure import diagnostics
     from scope_lite.models.api import open_sampler
     from scope_lite.models.generate import TextSampler
     from scope_lite.models.replies import ReplyCache, SamplingConfig
@@ -50,14 +50,14 @@ def simulator_report(
     sampler = open_sampler(model, device, ReplyCache(cache_folder() / "replies"), prices or (), budget)
     local = sampler if isinstance(sampler, TextSampler) else None
     with ProgressLine(sampler.name, "turn") as line:
-        rows = health.play(
+        rows = diagnostics.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
             lambda chat: len(local.prompt_ids(chat)) if local else math.nan,
             lambda turn, turns: line.step(turn, turns, {}),
             max_new_tokens,
         )
-    table = health.report(rows, played)
+    table = diagnostics.report(rows, played)
     title = f"Health of {sampler.name} as a simulator"
     note = f"{scenarios}, {dialogues} dialogues, {replies} replies a turn, temperature {temperature:g}, seed {seed}"
     shown = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
@@ -73,13 +73,13 @@ def simulator_report(
 def _situations(scenarios: str, count: int) -> list[Situation]:
     """The users to be played; a mistake is told before anything heavy is imported."""
     from scope_lite.envs import tau2
-    from scope_lite.measure import health
+    from scope_lite.measure import diagnostics
 
     if scenarios in tau2.DOMAINS:
-        return health.tau2_situations(tau2.spread(tau2.load_scenarios(scenarios), count))
+        return diagnostics.tau2_situations(tau2.spread(tau2.load_scenarios(scenarios), count))
     if scenarios != "p4g":
         raise ScopeError(f"unknown scenarios {scenarios!r}: choose one of {', '.join(tau2.DOMAINS)}, p4g")
-    people = health.persuadee_situations()
+    people = diagnostics.persuadee_situations()
     if count > len(people):
         raise ScopeError(f"asked for {count} dialogues, but p4g has {len(people)} personas: lower --dialogues")
     return people[:count]
@@ -90,17 +90,17 @@ def _interval(low: float, high: float) -> str:
 
 
 def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]) -> None:
-    from scope_lite.figures.health import health_report
+    from scope_lite.figures.diagnostics import health_report
     from scope_lite.figures.style import save_figure, use_style
-    from scope_lite.measure import health
+    from scope_lite.measure import diagnostics
     from scope_lite.store.escaping import for_csv
     from scope_lite.store.files import plain_disk_errors, replace_text
 
     use_style()
     with plain_disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-        replace_text(out / "health.md", health.as_markdown(table, title) + f"\n{note}\n")
+        replace_text(out / "health.md", diagnostics.as_markdown(table, title) + f"\n{note}\n")
         replace_text(out / "health.csv", for_csv(table, "%.6g"))
         replace_text(out / "replies.csv", for_csv(rows))
-        save_figure(health_report(table, health.measure(rows, played), title, note), "health", out)
+        save_figure(health_report(table, diagnostics.measure(rows, played), title, note), "health", out)
     typer.echo(f"wrote {out / 'health.md'}, health.csv, health.png, health.pdf and replies.csv")

@@ -10,7 +10,10 @@ SeatName = Literal["policy", "simulator"]
 
 
 class TurnEpisode(ABC):
-    """One episode, for ``method.episodes.run_episodes``; a task says what a turn does and what it earned."""
+    """One episode, for ``method.dialogue.run_dialogues``; a task says what a turn does and what it earned."""
+
+    kind = ""
+    """what kind of message comes next; "": any text"""
 
     def __init__(self, task: str, opens: SeatName):
         self.task = task

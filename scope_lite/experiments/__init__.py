@@ -1,6 +1,6 @@
 """The experiments behind the figures: which runs each one needs, and its table, live or frozen."""
 
-from scope_lite.experiments.definitions import EXPERIMENTS, FROZEN_METHODS, Experiment, runs_of
+from scope_lite.experiments.definitions import EXPERIMENTS, FROZEN_METHODS, Experiment, Variant, runs_of, with_axes
 from scope_lite.experiments.dialogues import as_text
 from scope_lite.experiments.tables import (
     Source,
@@ -18,6 +18,7 @@ __all__ = [
     "FROZEN_METHODS",
     "Experiment",
     "Source",
+    "Variant",
     "as_text",
     "build",
     "dialogues",
@@ -27,4 +28,5 @@ __all__ = [
     "runs_of",
     "table",
     "unfinished",
+    "with_axes",
 ]

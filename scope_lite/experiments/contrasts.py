@@ -15,6 +15,7 @@ from scope_lite.measure.stats import Interval
 
 MARGIN = 0.05
 """differences inside five points count as none, if the interval lies inside them too"""
+UNSEEN, REAL = "panel/unseen/reward", "panel/real/reward"
 COMMON = "unseen by all/reward"
 """mean over the simulators that none of the compared runs trained with"""
 USERS = ("reference", "real", "seen", "unseen")
@@ -29,11 +30,7 @@ def verdict(difference: Interval, margin: float = MARGIN) -> str:
     Args:
         margin: half the width of what counts as equal, in the difference's own unit.
     """
-    if np.isnan(difference.low):
-        return "no interval"
-    if -margin <= difference.low and difference.high <= margin:
-        return "equal within the margin"
-    return "higher" if difference.low > 0 else "lower" if difference.high < 0 else "not told apart"
+    return difference.reading(margin=margin)
 
 
 def contrast_table(contrasts: Mapping[str, Interval], unit: str = "points", margin: float = MARGIN) -> pd.DataFrame:

@@ -13,15 +13,18 @@ import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
 
-from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.users import draw
-from scope_lite.measure import cross_validated_mode_share, epsilon, miller_madow_entropy, mode_share, normalise_reply
+from scope_lite.measure.samples import (
+    cross_validated_mode_share,
+    epsilon,
+    miller_madow_entropy,
+    mode_share,
+    normalise_reply,
+)
 from scope_lite.method.config import RunConfig, method_config
-from scope_lite.method.cotraining import TrainedCast
 from scope_lite.method.learner import Learner
-from scope_lite.method.rollouts import run_dialogues
-from scope_lite.method.seats import ModelSeat
-from scope_lite.method.simulators import Cast, Library, draw_tasks
+from scope_lite.method.nano import NanoScene
+from scope_lite.method.seats import KnowsItsLaw
 from scope_lite.method.train import train
 from scope_lite.models.rng import RowKeys
 from scope_lite.store import Checkpoint, checkpoints, folder_path
@@ -82,19 +85,17 @@ def sampled_epsilon(config: RunConfig, saved: Checkpoint | None, dialogues: int,
         compared as text, ``plug_in`` (biased downward) and ``cross_validated`` (biased upward); also the entropy, exact
         and as estimated (Miller-Madow), in nats, and how many ``histories``.
     """
-    world = get_world(config.world)
-    library = Library(world)
-    learner = Learner(library.seat_model(config.model), config, seed=config.seed)
-    trained = config.simulator.kind == "trained"
-    cast = TrainedCast(library, config, learner) if trained else Cast(library, config.simulator)
+    scene = NanoScene(config)
+    world, learner = scene.world, Learner(scene.policy_model(), config, seed=config.seed)
+    partner = scene.partner(learner)
     if saved is not None:
         learner.load_state(saved.tensors["policy"])
-        cast.load_state(saved.tensors)
+        partner.load_state(saved.tensors)
     step = saved.step if saved else 0
     keys = RowKeys(config.seed, step, FIRST_GROUP + np.arange(dialogues), np.zeros(dialogues, dtype=int))
-    policy = ModelSeat(learner.model, keys, "policy", [world.tasks[t] for t in draw_tasks(len(world.tasks), keys)])
-    simulator, names = cast.seat(keys)
-    run_dialogues(world, policy, simulator, keys, names)
+    scene.play(learner.model, partner, keys)
+    simulator = partner.newest
+    assert isinstance(simulator, KnowsItsLaw)
     laws = np.concatenate(simulator.distributions()[: world.horizon])
     rng = np.random.default_rng([config.seed, step, dialogues])
     said = [draw(np.tile(p, (replies, 1)), rng.random(replies)) for p in laws]

@@ -13,13 +13,10 @@ import pandas as pd
 from scope_lite.envs.nano import World, get_world
 from scope_lite.envs.nano.exact import ask_then_match, policy_value, repeat
 from scope_lite.envs.nano.users import BeliefUsers, draw
-from scope_lite.experiments.contrasts import rank_correlation
-from scope_lite.measure.stats import Interval, t_interval
+from scope_lite.experiments.contrasts import REAL, UNSEEN, rank_correlation
+from scope_lite.measure.stats import Interval, clustered_interval
 from scope_lite.method.members import COLLAPSED_SHARPNESS
 from scope_lite.method.sampling import VerbalizedModel
-
-UNSEEN, REAL = "panel/unseen/reward", "panel/real/reward"
-
 
 # -- doses of collapse ----------------------------------------------------------------------------------------------
 
@@ -28,7 +25,7 @@ def collapse_doses(runs: pd.DataFrame, control: pd.DataFrame, horizon: int) -> p
     """What each run lost, beside how collapsed its simulator was on the histories that it visited.
 
     Args:
-        runs: of :func:`measure.stats.run_summaries`: variant, seed, summary, the panel and simulator/epsilon.
+        runs: of :func:`summaries.run_summaries`: variant, seed, summary, the panel and simulator/epsilon.
         control: the same of the control, a run a seed.
         horizon: turns of a dialogue: accumulated error is epsilon a turn times this many.
 
@@ -53,7 +50,7 @@ def ranks_by_seed(doses: pd.DataFrame, x: str = "epsilon_h", y: str = "unseen_lo
     Seeds in which one of the two does not vary are left out; without any seed, the interval is NaN.
     """
     per_seed = [rank_correlation(rows[x], rows[y]).mean for _, rows in doses.groupby("seed")]
-    return _over([rho for rho in per_seed if not np.isnan(rho)])
+    return clustered_interval(per_seed)
 
 
 def half_loss(doses: pd.DataFrame, x: str = "epsilon_h", y: str = "unseen_loss") -> Interval:
@@ -71,11 +68,7 @@ def half_loss(doses: pd.DataFrame, x: str = "epsilon_h", y: str = "unseen_loss")
             part = -level[after - 1] / (level[after] - level[after - 1])
             low, high = np.log(rows[x].to_numpy()[[after - 1, after]])
             places.append(float(np.exp(low + part * (high - low))))
-    return _over(places)
-
-
-def _over(values: list[float]) -> Interval:
-    return t_interval(values) if values else Interval(float("nan"), float("nan"), float("nan"), 0)
+    return clustered_interval(places)
 
 
 # -- worlds drawn at random -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
+from scope_lite.experiments.definitions import EXPERIMENTS, runs_of, with_axes
 from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
 from scope_lite.experiments.parallel import train_many
 from scope_lite.method.config import TEXT_WORLDS, RunConfig
@@ -69,7 +69,7 @@ def _trained(experiment: str, runs: Sequence[Run], root: Path, workers: int | No
         tables.append(metrics[metrics[measured].notna()])
     table = pd.concat(tables, ignore_index=True).assign(experiment=experiment)
     first = ["experiment", "variant", "method", "world", "model", "seed", "run", "step"]
-    return table[first + [c for c in table.columns if c not in first]]
+    return with_axes(experiment, table[first + [c for c in table.columns if c not in first]])
 
 
 def frozen_table(experiment: str, results: Path = RESULTS) -> pd.DataFrame:

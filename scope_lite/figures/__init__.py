@@ -1,6 +1,7 @@
 """Table in, figure out: nothing here trains, and no model is loaded.
 
-``style`` and ``sidecar`` are what all figures share, ``gallery`` lists them, ``tables`` writes tables for papers,
+``style`` is what all figures share, ``training`` the curves of runs; ``gallery`` lists the paper's figures
+(gallery.yaml) and writes what each was drawn from beside it (``sidecar``), ``tables`` the paper's tables (tables.yaml);
 ``notebook`` is what notebooks share; each other file draws the figures of one subject. What is not here: numbers that
 no table holds (``experiments`` makes the tables, ``measure`` the intervals).
 """

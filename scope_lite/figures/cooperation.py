@@ -11,10 +11,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.experiments.contrasts import COMMON, like_for_like
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import SIMULATOR_COLOURS, draw_curves, note
+from scope_lite.figures.style import (
+    METHOD_COLOURS,
+    METHOD_LABELS,
+    footnote,
+    heat_map,
+    name_rows,
+    panel_grid,
+    shared_legend,
+)
+from scope_lite.figures.training import draw_curves, note
 
-TRAINED_WITH = tuple(SIMULATOR_COLOURS)
+TRAINED_WITH = ("sim-a", "sim-b", "sim-c")
 """partners that one of the compared runs trained with: sim-a in cross-play, all three in the frozen ensemble"""
 COLOURS = {
     "base": METHOD_COLOURS["base"],
@@ -55,7 +63,7 @@ def figure_23(table: pd.DataFrame) -> Figure:
             # the runs set the range: an interval of few seeds may reach far beyond what is possible
             low, high = compared[metric].min(), compared[metric].max()
             ax.set_ylim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_title(title)
     shared_legend(fig)
     models = ", ".join(sorted(table["model"].unique()))
     footnote(fig, f"{note(table)} · policy {models}")
@@ -70,20 +78,12 @@ def convention_values(values: pd.DataFrame, shares: pd.DataFrame) -> Figure:
         shares: rows such as "P" and "real", the same columns, shares of the partners.
     """
     fig, axes = panel_grid(2, 0.9 + 0.25 * len(values.columns), extra=0.5)
-    for ax, rows, cmap, title in (
-        (axes[0], shares, "Greys", "share of the partners"),
-        (axes[1], values, "cividis", "reward with them, exactly"),
-    ):
-        ax.imshow(rows.to_numpy().T, vmin=0, vmax=1, cmap=cmap, aspect="auto")
-        for i in range(len(rows)):
-            for j in range(len(rows.columns)):
-                value = rows.iloc[i, j]
-                bright = value < 0.6 if cmap == "cividis" else value > 0.6
-                ax.text(i, j, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if bright else "k")
+    heat_map(axes[0], shares, lambda value: value > 0.6, "Greys")
+    heat_map(axes[1], values, lambda value: value < 0.6)
+    titles = ("share of the partners", "reward with them, exactly")
+    for ax, rows, title in zip(axes, (shares, values), titles, strict=True):
         ax.set_xticks(range(len(rows)), [textwrap.fill(str(name), 14) for name in rows.index], fontsize=7)
-        ax.set_title(title, loc="left", fontsize=8.5)
-        ax.grid(False)
-        ax.tick_params(length=0)
+        ax.set_title(title)
     name_rows(axes, list(values.columns))
     for ax in axes:
         ax.set_ylim(len(values.columns) - 0.5, -0.5)

@@ -1,8 +1,8 @@
 """Figures of Co-Training: masks, the moving mode, phase maps, fake variance, simulator rewards and pools.
 
 The tables are those of the experiments ``phases*``, ``simulator_rewards``, ``pool_sizes``
-and ``pool_rules``: one row per run and evaluated step. ``read_dials`` turns a variant's
-name into columns, ``add_mode`` adds how far the simulator's mode has moved.
+and ``pool_rules``: one row per run and evaluated step, with a column for each thing that is
+varied. ``add_mode`` adds how far the simulator's mode has moved.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
 from scope_lite.figures.style import METHOD_COLOURS, ROW_NAME, WIDTH, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_curves, draw_doses, note
+from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_doses, note, titled_panels
 from scope_lite.measure.stats import t_interval
 
 EPSILON = "simulator/epsilon"
@@ -52,16 +52,6 @@ REPLY_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#F0E442", "#CC79A7", "#56B4E9
 
 
 # -- columns that the figures need ----------------------------------------------------------------------------------
-
-
-def read_dials(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with ``kind`` and the dials below read off the variant ("Co-Training, sharpness=4, kl=0.1")."""
-    variant = table["variant"]
-    dial = {name: variant.str.extract(rf"{word}=([\d.]+)")[0].astype(float) for name, word in _DIALS.items()}
-    return table.assign(kind=variant.str.split(",").str[0], **dial)
-
-
-_DIALS = {"gamma": "sharpness", "kl": "kl", "start": "head start", "rate": "rate", "clip": "clip"}
 
 
 def add_mode(table: pd.DataFrame) -> pd.DataFrame:
@@ -111,16 +101,14 @@ def _scale_by_data(ax: Axes, values: pd.Series) -> None:
 
 def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure:
     """Collapse error of the simulator on visited histories over training, an axes a starting sharpness."""
-    fig, axes = panel_grid(len(gammas))
-    for ax, gamma in zip(axes, gammas, strict=True):
-        rows = table[table["gamma"] == gamma].assign(variant=lambda t: t["kind"])
-        draw_curves(ax, rows, EPSILON, KIND_COLOURS, {})
-        ax.set_title(f"γ₀ = {gamma:g}", loc="left", fontsize=8.5)
+    started = [table[table["gamma"] == gamma] for gamma in gammas]
+    titles = [f"γ₀ = {gamma:g}" for gamma in gammas]
+    panels = [(rows.assign(variant=rows["kind"]), EPSILON, t) for rows, t in zip(started, titles, strict=True)]
+    fig = titled_panels(panels, KIND_COLOURS, {})
+    for ax in fig.axes:
         _scale_by_data(ax, table.loc[table["gamma"].isin(gammas), EPSILON])
-    for ax in axes[::2]:
+    for ax in fig.axes[::2]:
         ax.set(ylabel=LABELS[EPSILON])
-    shared_legend(fig)
-    footnote(fig, note(table))
     return fig
 
 
@@ -179,7 +167,7 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
             ax.grid(False)
         row[0].set_ylabel(kind)
     for ax, seed in zip(axes[0], seeds, strict=True):
-        ax.set_title(f"seed {seed}", fontsize=8.5)
+        ax.set_title(f"seed {seed}", loc="center")
     for ax in axes[-1]:
         ax.set_xlabel("step")
     patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for c, colour in colours.items() if c in said]
@@ -207,8 +195,7 @@ def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
         for k, (kind, colour) in enumerate(KIND_COLOURS.items()):
             rows = end[end["kind"] == kind]
             draw_doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
-        ax.set(xlabel="sharpness γ₀ at the start")
-        ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
+        ax.set(xlabel="sharpness γ₀ at the start", title=LABELS.get(column, column))
     shared_legend(fig)
     footnote(fig, note(end).replace("(thin lines)", "(points), end of training"))
     return fig
@@ -224,7 +211,7 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
     fig, axes = panel_grid(len(panels), 0.9 + 0.42 * rows, extra=0.3)
     for i, (ax, (title, values)) in enumerate(zip(axes, panels.items(), strict=True)):
         image = _draw_cells(ax, values)
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_title(title)
         ax.set_xlabel(xlabel, fontsize=8)
         if i % 2:
             ax.set_yticklabels([])
@@ -281,7 +268,7 @@ def fake_variance(means: pd.DataFrame) -> Figure:
             ax.scatter(rows[VARIANCE], rows[UNEXPLAINED], sizes, color=colour, alpha=0.65, lw=0, label=kind)
         ax.set(xlabel="variance of the reward", xlim=(0, top), ylim=(0, top), aspect="equal")
         ax.locator_params(nbins=5)
-        ax.set_title(rule, loc="left", fontsize=8.5)
+        ax.set_title(rule)
     for ax in axes[::2]:
         ax.set(ylabel="part unexplained by acts")
     shared_legend(fig)
@@ -300,17 +287,15 @@ def ends_by_variant(
             if not len(values):
                 continue
             interval = t_interval(values)
-            half = 0 if interval.n == 1 else interval.high - interval.mean
             ax.plot(values, np.full(len(values), i + 0.22), "o", ms=3, alpha=0.5, color=colour, mew=0)
-            ax.errorbar(interval.mean, i, xerr=half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
+            ax.errorbar(interval.mean, i, xerr=interval.half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
         title = NAMES.get(column, LABELS.get(column, column))
-        ax.set_title(textwrap.fill(title, ROW_NAME), loc="left", fontsize=8.5)
-        ax.set(xlim=limits)
+        ax.set(xlim=limits, title=textwrap.fill(title, ROW_NAME))
     name_rows(axes, list(colours))
     axes[0].plot([], [], "o", ms=3, alpha=0.5, color="#555555", mew=0, label="a run")
     axes[0].plot([], [], "o-", ms=5, color="#555555", label="mean, 95 % interval")
     shared_legend(fig)
-    footnote(fig, note(end).replace("(thin lines)", "(small points)"))
+    footnote(fig, note(end, "small points"))
     return fig
 
 
@@ -359,7 +344,7 @@ def pay_when_found(found: pd.DataFrame, robust: float) -> Figure:
 
 def figure_17(table: pd.DataFrame) -> Figure:
     """Fig. 17: reward at the end by the size K of the pool, and how far and how fast the mode moved. ``pool_sizes``."""
-    sized = add_mode(table).assign(K=lambda t: t["variant"].str.removeprefix("K=").astype(int))
+    sized = add_mode(table)
     end = last_rows(sized)
     through = sized.groupby(["K", "seed"], as_index=False)[MOVED].mean()
     fig, (pay, mode) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
@@ -372,5 +357,5 @@ def figure_17(table: pd.DataFrame) -> Figure:
     mark_paper_value(pay, POOL_SIZE, {float(k): i for i, k in enumerate(sorted(end["K"].unique()))})
     for ax in (pay, mode):
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
-    footnote(fig, note(table).replace("(thin lines)", "(points)"))
+    footnote(fig, note(table, "points"))
     return fig

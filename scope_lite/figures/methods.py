@@ -31,7 +31,7 @@ def worlds_grid(table: pd.DataFrame, optima: Mapping[str, float]) -> Figure:
     fig, axes = panel_grid(len(panels), 1.8, extra=0.3)
     for ax, (world, metric) in zip(axes, panels, strict=True):
         draw_curves(ax, table[table["world"] == world], metric, colours, METHOD_LABELS)
-        ax.set_title(f"{world}:\n{LABELS[metric]}", loc="left", fontsize=8.5)
+        ax.set_title(f"{world}:\n{LABELS[metric]}")
         if world in optima and metric == REAL:
             ax.axhline(optima[world], color="k", lw=1, ls=(0, (5, 2)), label="exact optimum, real users")
     shared_legend(fig)
@@ -61,8 +61,7 @@ def differences(
         axes[0].plot([], [], marker, color="#555555", ms=4, label=world)
     for ax, kind in zip(axes, kinds, strict=True):
         ax.axvline(0, color="#555555", lw=0.8)
-        ax.set(xlim=(-1, 1))
-        ax.set_title(kind.replace(", ", ",\n"), loc="left", fontsize=8.5)
+        ax.set(xlim=(-1, 1), title=kind.replace(", ", ",\n"))
     name_rows(axes, [METHOD_LABELS[m] for m in methods])
     shared_legend(fig)
     seeds = max(end["seed"].nunique() for end in ends.values())
@@ -76,8 +75,7 @@ def _draw_gap(ax: Axes, at: float, values: pd.Series, reference: pd.Series, colo
     gap = paired_gaps(values, reference).dropna()
     ax.plot(gap, np.full(len(gap), at), "o", ms=2, alpha=0.4, mew=0, color=colour)
     interval = t_interval(gap)
-    half = 0.0 if interval.n == 1 else interval.high - interval.mean
-    ax.errorbar(interval.mean, at, xerr=half, fmt=marker, ms=3.5, capsize=1.5, lw=1, color=colour)
+    ax.errorbar(interval.mean, at, xerr=interval.half, fmt=marker, ms=3.5, capsize=1.5, lw=1, color=colour)
 
 
 def improvement_matrices(ends: Mapping[str, pd.DataFrame], column: str, methods: Sequence[str]) -> Figure:
@@ -96,7 +94,7 @@ def improvement_matrices(ends: Mapping[str, pd.DataFrame], column: str, methods:
                     ax.text(j, i, short, ha="center", va="center", fontsize=6.5, color=ink)
         ax.imshow(chance, vmin=0, vmax=1, cmap="PuOr", aspect="auto")
         ax.set_xticks(range(len(methods)), names, rotation=55, ha="right", rotation_mode="anchor", fontsize=7)
-        ax.set_title(world, loc="left", fontsize=8.5)
+        ax.set_title(world)
         ax.grid(False)
         ax.tick_params(length=0)
     name_rows(axes, names)

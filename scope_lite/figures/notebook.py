@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,34 @@ from matplotlib.figure import Figure
 
 import scope_lite
 from scope_lite.envs.nano import World
+from scope_lite.experiments import Source
+from scope_lite.experiments import table as experiment_table
 from scope_lite.experiments.contrasts import members_of as members_of  # the notebooks take both from here
+from scope_lite.experiments.contrasts import verdict
+from scope_lite.experiments.summaries import run_summaries as run_summaries
 from scope_lite.figures.style import save_figure
 from scope_lite.measure.stats import Interval, paired_interval, t_interval
-from scope_lite.measure.stats import run_summaries as run_summaries
 from scope_lite.store import load_rollouts
+from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import FIGURES
 from scope_lite.store.provenance import git_state, package_version
+
+
+def load_table(experiment: str, source: Source, seeds: int, **options: Any) -> pd.DataFrame | None:
+    """The table of an experiment (``experiments.table``); None, and a line, where it has not been made yet."""
+    try:
+        return experiment_table(experiment, source, seeds, **options)
+    except ScopeError as error:
+        display(Markdown(f"*Not measured yet: {error}.*"))
+        return None
+
+
+def in_words(differences: Mapping[str, Interval]) -> str:
+    """Where a difference of rewards is higher, lower, equal or not told apart, with its mean in points."""
+    sides: dict[str, list[str]] = {}
+    for where, interval in differences.items():
+        sides.setdefault(verdict(interval), []).append(f"{where} ({round(100 * interval.mean):+d})")
+    return "; ".join(f"**{side}** at {', '.join(at)}" for side, at in sides.items())
 
 
 def show_figure(figure: Figure, name: str) -> None:

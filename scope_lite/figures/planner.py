@@ -46,7 +46,7 @@ def memory_bars(table: pd.DataFrame, capacity: float, title: str, note: str = "p
     ax.set(
         xlim=(0, 1.14 * widest), ylim=(-0.5, 1.75), xlabel="GiB", yticks=(0, 1), yticklabels=("training", "rollouts")
     )
-    ax.set_title(title, loc="left")
+    ax.set_title(title, fontsize=9)
     ax.grid(False, axis="y")
     ax.set_axisbelow(True)
     fig.legend(loc="outside upper center", ncols=3, fontsize=7.5)

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.envs import prompts
-from scope_lite.envs.cooperbench.agents import AGENT
+from scope_lite.envs.cooperbench.episode import AGENT
 from scope_lite.envs.prompts import persuadee, persuader, user_simulator
 from scope_lite.figures.style import WIDTH, footnote
 
@@ -49,25 +49,18 @@ def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
     return fig
 
 
-def figure_5(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", persuader.SYSTEM)], "scope_lite/envs/prompts/persuader.py")
-
-
-def figure_6(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", persuadee.SYSTEM)], "scope_lite/envs/prompts/persuadee.py")
-
-
-def figure_7(_: pd.DataFrame) -> Figure:
-    chat = prompts.with_verbalized_block([{"role": "user", "content": user_simulator.AGENT_OPENING}])
-    return chat_card(
-        [("user", chat[-1]["content"])], "scope_lite/envs/prompts/verbalized.py, after the last line heard"
-    )
-
-
-def figure_8(_: pd.DataFrame) -> Figure:
-    chat = prompts.user_simulator_chat("$scenario", [user_simulator.AGENT_OPENING])
-    return chat_card([(m["role"], m["content"]) for m in chat], "scope_lite/envs/prompts/user_simulator.py")
-
-
-def figure_9(_: pd.DataFrame) -> Figure:
-    return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/agents.py")
+def prompt_card(_: pd.DataFrame, which: str) -> Figure:
+    """A prompt of the code by its name; ``verbalized`` is shown as it stands after the last line heard."""
+    opening = [user_simulator.AGENT_OPENING]
+    asked = prompts.with_verbalized_block([{"role": "user", "content": opening[0]}])[-1:]
+    user = prompts.user_simulator_chat("$scenario", opening)
+    texts = {
+        "persuader": ([("system", persuader.SYSTEM)], "persuader.py"),
+        "persuadee": ([("system", persuadee.SYSTEM)], "persuadee.py"),
+        "verbalized": ([("user", asked[0]["content"])], "verbalized.py, after the last line heard"),
+        "user_simulator": ([(m["role"], m["content"]) for m in user], "user_simulator.py"),
+    }
+    if which == "cooperation":
+        return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/episode.py")
+    messages, where = texts[which]
+    return chat_card(messages, f"scope_lite/envs/prompts/{where}")

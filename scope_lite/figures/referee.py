@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from scope_lite.experiments.contrasts import COMMON
 from scope_lite.figures.style import METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import LABELS
+from scope_lite.figures.training import LABELS, note
 from scope_lite.measure.stats import Interval, t_interval
 
 BLUE, RED, GREEN, PINK, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
@@ -45,8 +45,7 @@ def sampled_epsilon(table: pd.DataFrame) -> Figure:
         ax.plot(mean.index, mean["exact"], color="k", lw=1.6, label="exact")
         for column, (marker, colour, label) in ESTIMATES.items():
             ax.plot(mean.index, mean[column], marker, color=colour, ms=4.5, label=label, alpha=0.8)
-        ax.set(xlabel="step", ylim=(0, None))
-        ax.set_title(METHOD_LABELS.get(str(variant), str(variant)), loc="left", fontsize=8.5)
+        ax.set(xlabel="step", ylim=(0, None), title=METHOD_LABELS.get(str(variant), str(variant)))
     for ax in axes[::2]:
         ax.set_ylabel("collapse error ε a turn")
     shared_legend(fig)
@@ -61,13 +60,7 @@ def _cross(ax: Axes, x: pd.Series, y: pd.Series, colour: str, label: str | None 
     """Runs as points, and their mean with t-intervals both ways."""
     ax.plot(x, y, marker, ms=3.5, mew=0, color=colour, alpha=0.6)
     across, up = t_interval(x.to_numpy()), t_interval(y.to_numpy())
-    ax.errorbar(
-        across.mean, up.mean, _half(up), _half(across), marker, ms=5, color=colour, capsize=2, lw=1.2, label=label
-    )
-
-
-def _half(interval: Interval) -> float:
-    return 0.0 if interval.n == 1 else interval.high - interval.mean
+    ax.errorbar(across.mean, up.mean, up.half, across.half, marker, ms=5, color=colour, capsize=2, lw=1.2, label=label)
 
 
 def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
@@ -93,7 +86,7 @@ def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_title(title)
     if half is not None:
         axes[0].axvspan(half.low, half.high, color="k", alpha=0.08, lw=0)
         axes[0].axvline(half.mean, color="k", lw=0.8, ls="--")
@@ -141,18 +134,16 @@ def variant_dots(end: pd.DataFrame, columns: Mapping[str, str], labels: Mapping[
             values = end.loc[end["variant"] == variant, column].dropna()
             if len(values):
                 _row(ax, at, values, BLUE, "o")
-        ax.set(xlim=(-0.03, 1.03), xlabel="reward")
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set(xlim=(-0.03, 1.03), xlabel="reward", title=title)
     name_rows(axes, [labels.get(str(v), str(v)) for v in variants])
-    seeds = end["seed"].nunique()
-    footnote(fig, f"nano · {', '.join(sorted(end['world'].unique()))} · {seeds} seeds (points), 95 % t-interval")
+    footnote(fig, note(end, "points"))
     return fig
 
 
 def _row(ax: Axes, at: float, values: pd.Series, colour: str, marker: str, label: str | None = None) -> None:
     ax.plot(values, np.full(len(values), at), marker, ms=3, mew=0, color=colour, alpha=0.35)
     mean = t_interval(values.to_numpy())
-    ax.errorbar(mean.mean, at, xerr=_half(mean), fmt=marker, ms=5, color=colour, capsize=2, lw=1.2, label=label)
+    ax.errorbar(mean.mean, at, xerr=mean.half, fmt=marker, ms=5, color=colour, capsize=2, lw=1.2, label=label)
 
 
 def conventions(summaries: pd.DataFrame, columns: Sequence[str]) -> Figure:
@@ -166,12 +157,10 @@ def conventions(summaries: pd.DataFrame, columns: Sequence[str]) -> Figure:
                 values = rows.loc[rows["variant"] == variant, column].dropna()
                 if len(values):
                     _row(ax, at - 0.22 * (1 - k), values, colour, marker, summary if at == 0 else None)
-        ax.set(xlim=(-0.03, 1.03))
-        ax.set_title(TITLES.get(column, column), loc="left", fontsize=8.5)
+        ax.set(xlim=(-0.03, 1.03), title=TITLES.get(column, column))
     name_rows(axes, [METHOD_LABELS.get(str(v), str(v)) for v in variants])
     shared_legend(fig)
-    seeds = summaries["seed"].nunique()
-    footnote(fig, f"nano · {', '.join(sorted(summaries['world'].unique()))} · {seeds} seeds (points), 95 % t-interval")
+    footnote(fig, note(summaries, "points"))
     return fig
 
 
@@ -188,9 +177,8 @@ def recovery(runs: pd.DataFrame, columns: Sequence[str]) -> Figure:
             for distance, dose in rows.groupby("distance"):
                 ax.plot([distance] * len(dose), dose[column], "o", ms=3, mew=0, alpha=0.4, color=colour)
                 spread = t_interval(dose[column].to_numpy())
-                ax.errorbar(distance, spread.mean, _half(spread), color=colour, capsize=2, lw=1.2)
-        ax.set(xlabel="D_TV(p_VS, P) a turn", ylim=(-0.03, 1.03))
-        ax.set_title(TITLES.get(column, column), loc="left", fontsize=8.5)
+                ax.errorbar(distance, spread.mean, spread.half, color=colour, capsize=2, lw=1.2)
+        ax.set(xlabel="D_TV(p_VS, P) a turn", ylim=(-0.03, 1.03), title=TITLES.get(column, column))
     for ax in axes[::2]:
         ax.set_ylabel("reward, end of training")
     shared_legend(fig)
@@ -208,7 +196,7 @@ def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str,
         groups = x if x.nunique() <= BINS else np.argsort(np.argsort(x.to_numpy(), kind="stable")) * BINS // len(x)
         for _, part in pd.DataFrame({"x": x, "y": y}).groupby(np.asarray(groups)):
             spread = t_interval(part["y"].to_numpy())
-            ax.errorbar(part["x"].mean(), spread.mean, _half(spread), fmt="D", ms=4, color=RED, capsize=2)
+            ax.errorbar(part["x"].mean(), spread.mean, spread.half, fmt="D", ms=4, color=RED, capsize=2)
         ax.axhline(0, color="k", lw=0.8)
         ax.set_xlabel(name)
     # few worlds make wide intervals: the worlds set the scale, and an interval may run off it

@@ -44,7 +44,7 @@ def figure_2(table: pd.DataFrame) -> Figure:
     _moving(axes[2, 0], table[table["variant"] == "cotraining"], names)
     last = table[table["step"] == table.groupby("run")["step"].transform("max")]
     for (said_ax, earned_ax), (method, story) in zip(axes, STORIES.items(), strict=True):
-        said_ax.set_title(story, fontsize=8.5, color=METHOD_COLOURS[method], loc="left")
+        said_ax.set_title(story, color=METHOD_COLOURS[method])
         said_ax.set_ylabel("simulator's answer")
         earned_ax.set_ylabel("policy's reward")
         _earned(earned_ax, last[last["variant"] == method], METHOD_COLOURS[method])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -49,7 +51,8 @@ LETTERS_AN_INCH = 21
 
 RC: dict[Any, Any] = {
     "font.size": 9,
-    "axes.titlesize": 9,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
     "axes.labelsize": 9,
     "legend.fontsize": 8,
     "legend.frameon": False,
@@ -84,6 +87,19 @@ def panel_grid(n: int, height: float = 2.05, extra: float = 0.7, fill: bool = Fa
     if fill and n % 2:
         places[-1] = cells[rows - 1, :]
     return fig, [fig.add_subplot(place) for place in places]
+
+
+def heat_map(ax: Axes, table: pd.DataFrame, dark: Callable[[float], bool], cmap: str = "cividis") -> None:
+    """A row of the map for each column of the table, shares in [0, 1], each written into its cell.
+
+    Args:
+        dark: where the colour is so dark that the letters are white.
+    """
+    ax.imshow(table.to_numpy().T, vmin=0, vmax=1, cmap=cmap, aspect="auto")
+    for (i, j), value in np.ndenumerate(table.to_numpy()):
+        ax.text(i, j, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if dark(value) else "k")
+    ax.grid(False)
+    ax.tick_params(length=0)
 
 
 def title_with_legend(ax: Axes, title: str, ncols: int = 1) -> Legend:

@@ -1,4 +1,4 @@
-"""The paper's tables at nano scale, each as Markdown and as LaTeX (booktabs): 1, 5, 6 and 7.
+"""The paper's tables 1, 5, 6 and 7 at nano scale (tables.yaml), each as Markdown and as LaTeX (booktabs).
 
 Each function returns a frame of text; ``write_table`` writes it in both forms.
 """
@@ -6,47 +6,30 @@ Each function returns a frame of text; ``write_table`` writes it in both forms.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from scope_lite.experiments.summaries import SUMMARIES, run_summaries
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
-from scope_lite.measure.stats import SUMMARIES, t_interval
+from scope_lite.measure.stats import t_interval
 from scope_lite.method.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
 from scope_lite.store.escaping import for_markdown
+from scope_lite.store.paths import NANO_MODELS
+from scope_lite.store.plain_yaml import read_yaml
 
 SPLITS = {SEEN: "training simulators", UNSEEN: "unseen simulators", REAL: "real users"}
-PAPER = {
-    "steps": "250",
-    "groups": "16",
-    "group_size": "8",
-    "learning_rate": "1e-6, full weights",
-    "clip_range": "0.2 down, 0.28 up",
-    "kl_coef": "0.005",
-    "max_grad_norm": "1",
-    "eval_every": "16",
-    "simulator.draw": "ensemble: rollout; pool: step",
-    "simulator.k": "5",
-    "simulator.reward": "adversarial; tau2: curriculum",
-    "simulator.kl_coef": "0.005",
-    "simulator.pool_size": "5; sweep 1, 3, 5, 10",
-    "simulator.cadence": "4",
-    "simulator.pool_sampling": "uniform",
-}
-"""what the paper states (tables 5, 6, 8 and 9), by our key; it is the paper's, for other models and tasks"""
+_DATA = read_yaml(Path(__file__).with_name("tables.yaml"))
+PAPER: dict[str, str] = _DATA["paper"]
+"""what the paper states, by our key"""
 WIDE = 6
 """columns from which on LaTeX sets a table in its smallest size"""
 LONG_CELL = 32
 """letters of a cell from which on its column breaks lines"""
-BESIDE = {
-    "seeds": ("10 where methods are compared, 3 or 5 in sweeps", "3", "runs of each method, paired by seed"),
-    "target variance": ("0.25", "0.25", "of the policy's reward, which the curriculum reward aims at"),
-    "panel": ("Table 7", "six simulators, three of them trained with", "simulators that a policy is evaluated with"),
-}
-"""settings that are no key of a run: here, the paper, meaning"""
 LATEX = str.maketrans(
     {
         **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -95,7 +78,7 @@ def _mean_and_half(values: pd.Series) -> str:
 def hyperparameters() -> pd.DataFrame:
     """Table 6: every number of a run with its default here, what the paper states for it, and its meaning."""
     table = pd.concat([_settings_rows(RunConfig, ""), _settings_rows(SimulatorConfig, "simulator.")])
-    beside = pd.DataFrame(BESIDE, index=table.columns).T
+    beside = pd.DataFrame(_DATA["beside"], index=table.columns).T
     return pd.concat([table, beside]).rename_axis("setting")
 
 
@@ -158,26 +141,52 @@ def panel_table(panels: Mapping[str, Iterable[Mapping[str, Any]]]) -> pd.DataFra
 
 def paradigms() -> pd.DataFrame:
     """Table 5, methods compared: who is trained, who plays the partner, and where diversity comes from."""
-    rows = {
-        "frozen simulator": (
-            "the policy",
-            "one model, or several in turn",
-            "the simulators one has",
-            "single, ensemble",
-        ),
-        "self-play": ("one model in both roles", "its own current weights", "its own change", "selfplay"),
-        "co-training": ("policy and simulator, apart", "the simulator's current weights", "its change", "cotraining"),
-        "co-training with a pool": (
-            "policy and simulator, apart",
-            "one of the simulator's last K snapshots",
-            "its change, and its past",
-            "population",
-        ),
-    }
     columns = ["trained", "who plays the partner", "diversity from", "method"]
-    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
-    table.index.name = "paradigm"
-    return table
+    return pd.DataFrame.from_dict(_DATA["paradigms"], orient="index", columns=columns).rename_axis("paradigm")
+
+
+MAKERS: dict[str, Callable[[Mapping[str, pd.DataFrame]], pd.DataFrame]] = {
+    "results": lambda runs: results_table({setting: run_summaries(table) for setting, table in runs.items()}),
+    "panels": lambda runs: panel_table({world: read_yaml(NANO_MODELS / world / "panel.yaml") for world in runs}),
+    "hyperparameters": lambda _: hyperparameters(),
+    "methods": lambda _: method_presets(),
+    "text settings": lambda _: text_settings(),
+    "paradigms": lambda _: paradigms(),
+}
+"""from the runs of each setting that has a table"""
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table of the paper. ``found`` is experiment -> its table (one row per run and evaluated step)."""
+
+    name: str
+    caption: str
+    make: str
+    """a key of :data:`MAKERS`"""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """setting -> the experiment behind it, of which one at least must have its table; empty: it needs none"""
+    wide: str | None = None
+    """the column of long text"""
+
+    def has_data(self, there: Container[str]) -> bool:
+        """Whether there is something to make it from, with the tables of these experiments."""
+        return not self.settings or any(name in there for name in self.settings.values())
+
+    def write(self, found: Mapping[str, pd.DataFrame], out: Path) -> list[Path]:
+        """Write it into ``out/tables`` as Markdown and LaTeX; returns the two paths."""
+        runs = {setting: found[name] for setting, name in self.settings.items() if name in found}
+        return write_table(MAKERS[self.make](runs), self.name, self.caption, out / "tables", self.wide)
+
+
+PAPER_TABLES = {row["name"]: PaperTable(**row) for row in _DATA["tables"]}
+
+
+def read_tables(results: Path) -> dict[str, pd.DataFrame]:
+    """The shipped tables that the paper's are made from, as far as they are in ``results``."""
+    names = dict.fromkeys(name for table in PAPER_TABLES.values() for name in table.settings.values())
+    paths = [results / f"{name}.csv" for name in names]
+    return {path.stem: pd.read_csv(path) for path in paths if path.exists()}
 
 
 def write_table(table: pd.DataFrame, name: str, caption: str, out: Path, wide: str | None = None) -> list[Path]:

@@ -10,8 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from scope_lite.figures.human_baseline import colour_of
 from scope_lite.figures.style import panel_grid, shared_legend
-from scope_lite.figures.yardstick import colour_of
 
 LINE = 0.12
 """height of a line of a reply, in inches"""
@@ -71,7 +71,7 @@ def _draw_column(ax: Axes, name: str, cells: list[tuple[str, bool]], heights: li
     ax.grid(False)
     for side in ("left", "bottom"):
         ax.spines[side].set_visible(False)
-    ax.set_title(name, loc="left", color=colour_of(name), fontweight="bold")
+    ax.set_title(name, fontsize=9, color=colour_of(name), fontweight="bold")
     top = 0
     for (text, readable), height in zip(cells, heights, strict=True):
         colour = "black" if readable else "#888888"
@@ -99,6 +99,6 @@ def parse_outcomes(table: pd.DataFrame, title: str) -> Figure:
     ax.set(xlim=(0, 1), xlabel="share of outputs")
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.set_title(textwrap.fill(title, HEAD), loc="left", fontsize=8.5)
+    ax.set_title(textwrap.fill(title, HEAD))
     shared_legend(fig)
     return fig

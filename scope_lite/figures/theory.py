@@ -5,6 +5,8 @@ Every function takes tidy tables (built by the theory package, exact numbers) an
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -25,9 +27,13 @@ def _cloud(ax: Axes, table: pd.DataFrame, x: str, y: str) -> None:
         ax.scatter(part[x], part[y], s=size, color=colour, alpha=alpha, linewidths=0, label=kind, rasterized=True)
 
 
-def _title(ax: Axes, letter: str, text: str, ncols: int = 1) -> None:
-    """Title and legend above a panel; markers of clouds are large and opaque enough there to be recognised."""
-    for handle in title_with_legend(ax, f"({letter}) {text}", ncols).legend_handles:
+def _finish(ax: Axes, title: str, x: str = "", y: str = "", log: str = "", ncols: int = 1, **limits: Any) -> None:
+    """Labels, logarithmic scales ("x", "y", "xy") and limits of a panel, and its title and legend above it.
+
+    Markers of clouds are large and opaque enough in the legend to be recognised.
+    """
+    ax.set(**{f"{axis}scale": "log" for axis in log}, xlabel=x, ylabel=y, **limits)
+    for handle in title_with_legend(ax, title, ncols).legend_handles:
         if isinstance(handle, PathCollection):
             handle.set(alpha=1.0, sizes=[16])
 
@@ -37,31 +43,34 @@ def plot_gradient_bias(cloud: pd.DataFrame, long: pd.DataFrame, rare: pd.DataFra
 
     Columns: cloud epsilon, gap, kind; long per_turn, epsilon, gap; rare epsilon, sup, rms (left/right).
     """
-    fig, axes = panel_grid(3, TALL, fill=True)
-    ax = axes[0]
+    fig, (a, b, c) = panel_grid(3, TALL, fill=True)
     shown = cloud[(cloud.epsilon > 1e-3) & (cloud.gap > 1e-5)]
-    _cloud(ax, shown, "epsilon", "gap")
+    _cloud(a, shown, "epsilon", "gap")
     tight = cloud[cloud.kind == "one bit"]
-    ax.scatter(tight.epsilon, tight.gap, marker="D", s=16, color=CEILING, zorder=4, label="one bit (tight)")
+    a.scatter(tight.epsilon, tight.gap, marker="D", s=16, color=CEILING, zorder=4, label="one bit (tight)")
     x = np.geomspace(1e-3, 2, 100)
-    ax.plot(x, 2 * x, color=SOURCE, label="source, 2ε̄")
-    ax.plot(x, x, color=SHARP, label="sharp, ε̄")
-    ax.axhline(1, color=CEILING, ls=":", lw=1)
-    ax.set(
-        xscale="log",
-        yscale="log",
-        xlabel="accumulated collapse error ε̄",
-        ylabel="gradient gap / (B·R_max)",
+    a.plot(x, 2 * x, color=SOURCE, label="source, 2ε̄")
+    a.plot(x, x, color=SHARP, label="sharp, ε̄")
+    a.axhline(1, color=CEILING, ls=":", lw=1)
+    _finish(
+        a,
+        "(a) no instance above the line",
+        "accumulated collapse error ε̄",
+        "gradient gap / (B·R_max)",
+        log="xy",
         ylim=(1e-5, 6),
     )
-    _title(ax, "a", "no instance above the line")
-    _long_dialogue_panel(axes[1], long)
-    ax = axes[2]
-    ax.plot(rare.epsilon, rare.rms, color=WRONG, label="B = root mean square")
-    ax.plot(rare.epsilon, rare["sup"], color=SHARP, label="B = supremum")
-    ax.axhline(1, color=CEILING, ls=":", lw=1)
-    ax.set(xscale="log", yscale="log", xlabel="accumulated collapse error ε̄", ylabel="left side / right side")
-    _title(ax, "c", "a rare act breaks the root mean square")
+    _long_dialogue_panel(b, long)
+    c.plot(rare.epsilon, rare.rms, color=WRONG, label="B = root mean square")
+    c.plot(rare.epsilon, rare["sup"], color=SHARP, label="B = supremum")
+    c.axhline(1, color=CEILING, ls=":", lw=1)
+    _finish(
+        c,
+        "(c) a rare act breaks the root mean square",
+        "accumulated collapse error ε̄",
+        "left side / right side",
+        log="xy",
+    )
     return fig
 
 
@@ -73,8 +82,7 @@ def _long_dialogue_panel(ax: Axes, long: pd.DataFrame) -> None:
     ax.axhline(1, color=CEILING, ls=":", lw=1)
     ax.axhspan(1, 3.2, color="#dddddd", alpha=0.5, lw=0)
     ax.text(0.02, 2.85, "vacuous", color="#555555")
-    ax.set(xlabel="collapse error ε a turn", ylabel="in units of B·R_max", ylim=(0, 3.2))
-    _title(ax, "b", "a loose constant's cost")
+    _finish(ax, "(b) a loose constant's cost", "collapse error ε a turn", "in units of B·R_max", ylim=(0, 3.2))
 
 
 def plot_variance(cloud: pd.DataFrame, examples: pd.DataFrame) -> Figure:
@@ -82,25 +90,23 @@ def plot_variance(cloud: pd.DataFrame, examples: pd.DataFrame) -> Figure:
 
     Columns: cloud epsilon, simulator, kind; examples case, epsilon, policy, simulator, given_acts.
     """
-    fig, axes = panel_grid(2, 3.4)
-    ax = axes[0]
-    _cloud(ax, cloud, "epsilon", "simulator")
+    fig, (a, b) = panel_grid(2, 3.4)
+    _cloud(a, cloud, "epsilon", "simulator")
     x = np.linspace(0, cloud.epsilon.max(), 200)
     capped = np.minimum(x, 0.5)
-    ax.plot(x, x, color=SOURCE, label="source, ε̄")
-    ax.plot(x, capped * (1 - capped), color=SHARP, label="sharp, g(ε̄)")
-    ax.set(xlabel="accumulated collapse error ε̄", ylabel="simulator's variance / R_max²", ylim=(0, 0.4))
-    _title(ax, "a", "the bound, Doob's split")
-    ax = axes[1]
+    a.plot(x, x, color=SOURCE, label="source, ε̄")
+    a.plot(x, capped * (1 - capped), color=SHARP, label="sharp, g(ε̄)")
+    _finish(
+        a, "(a) the bound, Doob's split", "accumulated collapse error ε̄", "simulator's variance / R_max²", ylim=(0, 0.4)
+    )
     place = np.arange(len(examples))
-    ax.bar(place - 0.2, examples.policy, 0.36, color="#bbbbbb", label="Doob: by the policy")
-    ax.bar(place - 0.2, examples.simulator, 0.36, bottom=examples.policy, color=SHARP, label="Doob: by the simulator")
-    ax.bar(place + 0.2, examples.given_acts, 0.36, color=WRONG, label="left over, given the acts")
+    b.bar(place - 0.2, examples.policy, 0.36, color="#bbbbbb", label="Doob: by the policy")
+    b.bar(place - 0.2, examples.simulator, 0.36, bottom=examples.policy, color=SHARP, label="Doob: by the simulator")
+    b.bar(place + 0.2, examples.given_acts, 0.36, color=WRONG, label="left over, given the acts")
     for i, row in enumerate(examples.itertuples()):
-        ax.text(i, 0.265, f"ε̄ = {row.epsilon:.2f}", ha="center", fontsize=6.5)
-    ax.set_xticks(place, examples.case, rotation=50, ha="right")
-    ax.set(ylabel="share of Var(R), R_max = 1", ylim=(0, 0.29))
-    _title(ax, "b", "who made the variance")
+        b.text(i, 0.265, f"ε̄ = {row.epsilon:.2f}", ha="center", fontsize=6.5)
+    b.set_xticks(place, examples.case, rotation=50, ha="right")
+    _finish(b, "(b) who made the variance", "", "share of Var(R), R_max = 1", ylim=(0, 0.29))
     return fig
 
 
@@ -109,20 +115,16 @@ def plot_kl_step(cloud: pd.DataFrame, sizes: pd.DataFrame) -> Figure:
 
     Columns: cloud left (rival's gain), right (the step's gain), kind; sizes instance, multiplier, share.
     """
-    fig, axes = panel_grid(2, TALL, extra=0)
-    ax = axes[0]
-    _cloud(ax, cloud, "right", "left")
-    ax.axline((0, 0), slope=1, color=SHARP, label="equal gain")
+    fig, (a, b) = panel_grid(2, TALL, extra=0)
+    _cloud(a, cloud, "right", "left")
+    a.axline((0, 0), slope=1, color=SHARP, label="equal gain")
     top = float(cloud.right.quantile(0.98))
-    ax.set(xlabel="gain of π_k·exp(ηA)", ylabel="gain of a rival policy", xlim=(0, top), ylim=(-2 * top, 1.1 * top))
-    _title(ax, "a", "rivals")
-    ax = axes[1]
+    _finish(a, "(a) rivals", "gain of π_k·exp(ηA)", "gain of a rival policy", xlim=(0, top), ylim=(-2 * top, 1.1 * top))
     for i, (_, part) in enumerate(sizes.groupby("instance")):
         label = "an instance" if i == 0 else "_nolegend_"
-        ax.plot(part.multiplier, part.share, color="#9a9a9a", lw=0.8, alpha=0.7, label=label)
-    ax.axvline(1, color=SHARP, lw=1, label="the step, c = 1")
-    ax.set(xlabel="c in exp(c·ηA)", ylabel="share of the best gain", ylim=(-0.2, 1.1))
-    _title(ax, "b", "the path of step sizes")
+        b.plot(part.multiplier, part.share, color="#9a9a9a", lw=0.8, alpha=0.7, label=label)
+    b.axvline(1, color=SHARP, lw=1, label="the step, c = 1")
+    _finish(b, "(b) the path of step sizes", "c in exp(c·ηA)", "share of the best gain", ylim=(-0.2, 1.1))
     return fig
 
 
@@ -131,25 +133,19 @@ def plot_concentration(laws: pd.DataFrame, entropy: pd.DataFrame, jackpot: pd.Da
 
     Columns: laws update, step, odds; entropy step, inside, entropy, ceiling; jackpot gap, step, odds.
     """
-    fig, axes = panel_grid(3, TALL, fill=True)
-    ax = axes[0]
+    fig, (a, b, c) = panel_grid(3, TALL, fill=True)
     styles = [(SOURCE, "-"), ("#009E73", "-"), ("#009E73", "--"), (SHARP, "-")]
     for (name, part), (colour, style) in zip(laws.groupby("update", sort=False), styles, strict=False):
-        ax.plot(part.step.clip(lower=1), part.odds, color=colour, ls=style, label=name)
-    ax.set(xscale="log", yscale="log", xlabel="step", ylabel="odds of the exploit", ylim=(0.08, 1e7))
-    _title(ax, "a", "geometric, t², t")
-    ax = axes[1]
-    ax.plot(entropy.step, entropy.ceiling, color="#9a9a9a", ls="--", label="ceiling at this π(A_x)")
-    ax.plot(entropy.step, entropy.entropy, color=SHARP, label="entropy")
-    ax.plot(entropy.step, entropy.inside, color=SOURCE, label="π(A_x)")
-    ax.axhline(np.log(3), color=CEILING, ls=":", lw=1, label="log|A_x|")
-    ax.set(xlabel="KL-regularised step", ylabel="nats (entropy) or share", ylim=(0, 2.5))
-    _title(ax, "b", "entropy rises first, stays")
-    ax = axes[2]
+        a.plot(part.step.clip(lower=1), part.odds, color=colour, ls=style, label=name)
+    _finish(a, "(a) geometric, t², t", "step", "odds of the exploit", log="xy", ylim=(0.08, 1e7))
+    b.plot(entropy.step, entropy.ceiling, color="#9a9a9a", ls="--", label="ceiling at this π(A_x)")
+    b.plot(entropy.step, entropy.entropy, color=SHARP, label="entropy")
+    b.plot(entropy.step, entropy.inside, color=SOURCE, label="π(A_x)")
+    b.axhline(np.log(3), color=CEILING, ls=":", lw=1, label="log|A_x|")
+    _finish(b, "(b) entropy rises first, stays", "KL-regularised step", "nats (entropy) or share", ylim=(0, 2.5))
     for (name, part), colour in zip(jackpot.groupby("gap", sort=False), (SHARP, WRONG), strict=True):
-        ax.plot(part.step, part.odds, color=colour, marker="o", ms=3, label=name)
-    ax.set(yscale="log", xlabel="KL-regularised step", ylabel="odds of the exploit")
-    _title(ax, "c", "a gap of means is not enough")
+        c.plot(part.step, part.odds, color=colour, marker="o", ms=3, label=name)
+    _finish(c, "(c) a gap of means is not enough", "KL-regularised step", "odds of the exploit", log="y")
     return fig
 
 
@@ -158,27 +154,26 @@ def plot_measured_odds(odds: pd.DataFrame, law: pd.DataFrame, rates: pd.DataFram
 
     Columns: odds run, source, seed, step, odds_exploit; law run, source, step, odds_exploit; rates source, early, late.
     """
-    fig, axes = panel_grid(2, 2.8)
+    fig, (a, b) = panel_grid(2, 2.8)
     palette = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
     for ((run, source), part), colour in zip(odds.groupby(["run", "source"], sort=False), palette, strict=False):
         for i, (_, one) in enumerate(part.groupby("seed")):
             label = f"{run}: {source}" if i == 0 else "_nolegend_"
-            axes[0].plot(one.step, one.odds_exploit, color=colour, lw=0.9, alpha=0.8, label=label)
+            a.plot(one.step, one.odds_exploit, color=colour, lw=0.9, alpha=0.8, label=label)
         line = law[(law.run == run) & (law.source == source)]
-        axes[0].plot(line.step, line.odds_exploit, color=colour, ls="--", lw=1.2)
+        a.plot(line.step, line.odds_exploit, color=colour, ls="--", lw=1.2)
         pair = rates[(rates.run == run) & (rates.source == source)].dropna()
-        axes[1].scatter(pair.early, pair.late, color=colour, s=18)
-    axes[0].plot([], [], color="#555555", ls="--", label="early growth, continued")
-    axes[0].set(yscale="log", xlabel="training step", ylabel="odds of the exploit")
-    axes[0].set_ylim(top=float(odds.odds_exploit.max()) * 30)
-    axes[0].set_title("(a) odds leave the geometric line", loc="left", fontsize=8.5)
+        b.scatter(pair.early, pair.late, color=colour, s=18)
+    a.plot([], [], color="#555555", ls="--", label="early growth, continued")
+    a.set(yscale="log", xlabel="training step", ylabel="odds of the exploit")
+    a.set_ylim(top=float(odds.odds_exploit.max()) * 30)
+    a.set_title("(a) odds leave the geometric line")
     growth = rates[["early", "late"]].to_numpy()
     shown = growth[np.isfinite(growth) & (growth > 0)]
     ends = (shown.min() / 1.5, shown.max() * 1.5) if len(shown) else (0.01, 1.0)
-    axes[1].plot(ends, ends, color=CEILING, ls=":", label="late as early: geometric")
-    axes[1].set(xscale="log", yscale="log", xlabel="early growth (nats a step)", ylabel="late growth (nats a step)")
-    axes[1].set(xlim=ends, ylim=ends)
-    axes[1].set_title("(b) one dot a seed", loc="left", fontsize=8.5)
+    b.plot(ends, ends, color=CEILING, ls=":", label="late as early: geometric")
+    b.set(xscale="log", yscale="log", xlabel="early growth (nats a step)", ylabel="late growth (nats a step)")
+    b.set(xlim=ends, ylim=ends, title="(b) one dot a seed")
     shared_legend(fig)
     return fig
 
@@ -188,14 +183,13 @@ def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
 
     Columns: sweep rho, oracle, oracle_bound, single, single_bound; cloud left (bound), right (regret), kind.
     """
-    fig, axes = panel_grid(2, 2.9, extra=0)
-    ax = axes[0]
-    ax.plot(sweep.rho, sweep.oracle, color="#9a9a9a", lw=4, alpha=0.6, label="regret, oracle")
-    ax.plot(sweep.rho, sweep.oracle_bound, color=SOURCE, label="ρδπ(A_x)")
-    ax.plot(sweep.rho, sweep.single, color="#56B4E9", lw=4, alpha=0.6, label="regret, best single policy")
-    ax.plot(sweep.rho, sweep.single_bound.clip(lower=-0.2), color=SHARP, ls="--", label="π(A_x)(ρδ − (1−ρ)·gain)")
-    ax.fill_between(sweep.rho, sweep.single, sweep.oracle_bound, color=SOURCE, alpha=0.08, lw=0)
-    ax.annotate(
+    fig, (a, b) = panel_grid(2, 2.9, extra=0)
+    a.plot(sweep.rho, sweep.oracle, color="#9a9a9a", lw=4, alpha=0.6, label="regret, oracle")
+    a.plot(sweep.rho, sweep.oracle_bound, color=SOURCE, label="ρδπ(A_x)")
+    a.plot(sweep.rho, sweep.single, color="#56B4E9", lw=4, alpha=0.6, label="regret, best single policy")
+    a.plot(sweep.rho, sweep.single_bound.clip(lower=-0.2), color=SHARP, ls="--", label="π(A_x)(ρδ − (1−ρ)·gain)")
+    a.fill_between(sweep.rho, sweep.single, sweep.oracle_bound, color=SOURCE, alpha=0.08, lw=0)
+    a.annotate(
         "not lost",
         (0.4, 0.27),
         (0.5, 0.05),
@@ -203,13 +197,10 @@ def plot_regret(sweep: pd.DataFrame, cloud: pd.DataFrame) -> Figure:
         fontsize=7,
         arrowprops={"arrowstyle": "-", "color": SOURCE, "lw": 0.7},
     )
-    ax.set(xlabel="ρ, share out of its reach", ylabel="regret", ylim=(-0.05, 1.05))
-    _title(ax, "a", "π = the exploit,\nthe rival earns .8")
-    ax = axes[1]
-    _cloud(ax, cloud, "right", "left")
-    ax.axline((0, 0), slope=1, color=SHARP, label="bound = regret")
-    ax.set(xlabel="regret, best single policy", ylabel="bound", ylim=(-0.6, 0.7), xlim=(0, 0.7))
-    _title(ax, "b", "many deployments")
+    _finish(a, "(a) π = the exploit,\nthe rival earns .8", "ρ, share out of its reach", "regret", ylim=(-0.05, 1.05))
+    _cloud(b, cloud, "right", "left")
+    b.axline((0, 0), slope=1, color=SHARP, label="bound = regret")
+    _finish(b, "(b) many deployments", "regret, best single policy", "bound", ylim=(-0.6, 0.7), xlim=(0, 0.7))
     return fig
 
 
@@ -239,23 +230,22 @@ def plot_nano_bias(table: pd.DataFrame) -> Figure:
 
     Columns: policy, gamma, epsilon, deviation, gap (in units of B·R_max), relative, simulator_share.
     """
-    fig, axes = panel_grid(3, TALL, fill=True)
+    fig, (a, b, c) = panel_grid(3, TALL, fill=True)
     one = table[table.policy == table.policy.iloc[0]]
-    axes[0].plot(one.gamma, 2 * one.epsilon, color=SOURCE, label="source, 2ε̄")
-    axes[0].plot(one.gamma, one.deviation, color=SHARP, label="sharp, P(some deviation)")
-    axes[0].plot(one.gamma, one.gap, color=CEILING, marker="o", ms=3, label="exact gap")
-    axes[0].axhline(1, color=CEILING, ls=":", lw=1)
-    axes[0].set(yscale="log", xlabel="simulator's sharpness γ", ylabel="in units of B·R_max")
-    _title(axes[0], "a", f"the bound, policy: {one.policy.iloc[0]}")
-    for ax, column, label in (
-        (axes[1], "relative", "gap / ‖∇J‖"),
-        (axes[2], "simulator_share", "simulator's share of Var(R)"),
+    a.plot(one.gamma, 2 * one.epsilon, color=SOURCE, label="source, 2ε̄")
+    a.plot(one.gamma, one.deviation, color=SHARP, label="sharp, P(some deviation)")
+    a.plot(one.gamma, one.gap, color=CEILING, marker="o", ms=3, label="exact gap")
+    a.axhline(1, color=CEILING, ls=":", lw=1)
+    _finish(
+        a, f"(a) the bound, policy: {one.policy.iloc[0]}", "simulator's sharpness γ", "in units of B·R_max", log="y"
+    )
+    for ax, title, column, label in (
+        (b, "(b) how far it really moves", "relative", "gap / ‖∇J‖"),
+        (c, "(c) who makes the variance", "simulator_share", "simulator's share of Var(R)"),
     ):
         for (name, part), colour in zip(table.groupby("policy", sort=False), (CEILING, SOURCE, SHARP), strict=False):
             ax.plot(part.gamma, part[column], color=colour, marker="o", ms=3, label=name)
-        ax.set(xlabel="simulator's sharpness γ", ylabel=label, ylim=(0, None))
-    _title(axes[1], "b", "how far it really moves")
-    _title(axes[2], "c", "who makes the variance")
+        _finish(ax, title, "simulator's sharpness γ", label, ylim=(0, None))
     return fig
 
 
@@ -279,10 +269,8 @@ def plot_sharpening(curves: pd.DataFrame) -> Figure:
         for name in names:
             line = part[part.curve == name]
             ax.plot(line.gamma, line.value, color=colours[name], ls="--", label=name)
-        ax.set(yscale="linear" if case == "long_tail" else "log", xlabel="γ")
-        _title(ax, letter, text)
-    for ax in axes[::2]:
-        ax.set_ylabel("mass of the rare set")
+        mass = "mass of the rare set" if letter in "ac" else ""
+        _finish(ax, f"({letter}) {text}", "γ", mass, log="" if case == "long_tail" else "y")
     return fig
 
 
@@ -291,24 +279,26 @@ def plot_population(sizes: pd.DataFrame, odds: pd.DataFrame, model: pd.DataFrame
 
     Columns: sizes pool, K, gap; odds K, step, odds; model cost, K, loss, optimum.
     """
-    fig, axes = panel_grid(3, TALL, fill=True)
-    ax = axes[0]
+    fig, (a, b, c) = panel_grid(3, TALL, fill=True)
     for (name, part), colour in zip(
         sizes.groupby("pool", sort=False), (SHARP, "#E69F00", "#CC79A7", "#009E73"), strict=True
     ):
-        ax.plot(part.K, part.gap, color=colour, marker="o", ms=3, label=name)
-    ax.set(xlabel="K checkpoints", ylabel="best exploit's advantage / Δ", ylim=(0, 1.05))
-    _title(ax, "a", "K counts if modes differ")
-    ax = axes[1]
+        a.plot(part.K, part.gap, color=colour, marker="o", ms=3, label=name)
+    _finish(a, "(a) K counts if modes differ", "K checkpoints", "best exploit's advantage / Δ", ylim=(0, 1.05))
     for (k, part), alpha in zip(odds.groupby("K"), (1.0, 0.75, 0.5, 0.3), strict=True):
-        ax.plot(part.step, part.odds, color="#009E73", alpha=alpha, label=f"K = {k}")
-    ax.set(yscale="log", xlabel="KL-regularised step", ylabel="odds of one exploit", ylim=(0.5, 1e6))
-    _title(ax, "b", "slower, still geometric", ncols=2)
-    ax = axes[2]
+        b.plot(part.step, part.odds, color="#009E73", alpha=alpha, label=f"K = {k}")
+    _finish(
+        b,
+        "(b) slower, still geometric",
+        "KL-regularised step",
+        "odds of one exploit",
+        log="y",
+        ncols=2,
+        ylim=(0.5, 1e6),
+    )
     for (cost, part), colour in zip(model.groupby("cost"), (SHARP, "#E69F00", SOURCE), strict=True):
-        ax.plot(part.K, part.loss, color=colour, label=f"cost {cost:g} a step of age")
+        c.plot(part.K, part.loss, color=colour, label=f"cost {cost:g} a step of age")
         best = part.loc[part.loss.idxmin()]
-        ax.plot(best.K, best.loss, "o", color=colour, ms=5)
-    ax.set(xlabel="K checkpoints", ylabel="assumed loss", ylim=(0, None))
-    _title(ax, "c", "MODEL: an assumed cost of staleness")
+        c.plot(best.K, best.loss, "o", color=colour, ms=5)
+    _finish(c, "(c) MODEL: an assumed cost of staleness", "K checkpoints", "assumed loss", ylim=(0, None))
     return fig

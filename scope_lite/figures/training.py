@@ -16,14 +16,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, panel_grid, shared_legend
+from scope_lite.figures.style import METHOD_COLOURS, METHOD_LABELS, WIDTH, footnote, heat_map, panel_grid, shared_legend
 from scope_lite.measure.stats import t_interval
 from scope_lite.method.config import TEXT_WORLDS
 
 UNSEEN, SEEN, REAL = "panel/unseen/reward", "panel/seen/reward", "panel/real/reward"
-SIMULATOR_COLOURS = {"sim-a": "#D55E00", "sim-b": "#0072B2", "sim-c": "#009E73"}
+STORY = ("reward", UNSEEN, "entropy", "frac_reward_zero_std")
+"""metrics that tell of collapse: training reward, unseen reward, entropy and groups without signal"""
 DASHED = ("persona", "unsharpened")
 """variants that often lie on another one's line: through the gaps it can be seen"""
+DOSE_COLOURS = (("#0072B2", "#E69F00"), ("#D55E00", "#009E73"))
+"""of columns; of two ways to make the runs"""
 LABELS = {
     "reward": "training reward",
     "entropy": "policy entropy (nats)",
@@ -63,13 +66,13 @@ def draw_curves(ax: Axes, table: pd.DataFrame, y: str, colours: Mapping[str, str
         ax.set_ylim(-0.03, 1.03)
 
 
-def note(table: pd.DataFrame) -> str:
-    """Scale (nano, or the model that speaks in text), worlds and seeds of a table of runs."""
+def note(table: pd.DataFrame, drawn: str = "thin lines") -> str:
+    """Scale (nano, or the model that speaks in text), worlds and seeds of a table of runs; ``drawn``: as what."""
     worlds = ", ".join(sorted(table["world"].unique()))
     seeds = table["seed"].nunique()
     in_text = table["world"].isin(TEXT_WORLDS).all()
     scale = ", ".join(sorted(table["model"].unique())) if in_text else "nano"
-    spread = "1 seed" if seeds == 1 else f"{seeds} seeds (thin lines), 95 % t-interval"
+    spread = "1 seed" if seeds == 1 else f"{seeds} seeds ({drawn}), 95 % t-interval"
     return f"{scale} · {worlds} · {spread}"
 
 
@@ -92,26 +95,23 @@ def titled_panels(
     fig, axes = panel_grid(len(panels))
     for ax, (table, metric, title) in zip(axes, panels, strict=True):
         draw_curves(ax, table, metric, colours, labels)
-        ax.set_title(title, loc="left", fontsize=8.5)
+        ax.set_title(title)
     shared_legend(fig)
     footnote(fig, note(pd.concat([table for table, _, _ in panels])))
     return fig
 
 
-def _method_colours(table: pd.DataFrame, methods: Sequence[str]) -> dict[str, str]:
-    return {m: METHOD_COLOURS[m] for m in methods if m in set(table["variant"])}
-
-
-def figure_1(table: pd.DataFrame) -> Figure:
-    """Fig. 1 (a, b): held-out reward and entropy of RL (Single) against Verbalized Sampling. From ``methods``."""
-    colours = _method_colours(table, ("base", "single", "verbalized"))
-    return curve_panels(table, (UNSEEN, "entropy"), colours, METHOD_LABELS, ("(a)", "(b)"))
-
-
-def figure_3(table: pd.DataFrame) -> Figure:
-    """Fig. 3: three single-simulator runs: training reward, unseen reward, entropy. From ``single_by_simulator``."""
-    labels = {s: f"trained against {s}" for s in SIMULATOR_COLOURS}
-    return curve_panels(table, ("reward", UNSEEN, "entropy"), SIMULATOR_COLOURS, labels)
+def method_curves(
+    table: pd.DataFrame,
+    metrics: Sequence[str],
+    methods: Sequence[str] = tuple(METHOD_COLOURS),
+    lines: Mapping[str, tuple[str, str]] | None = None,
+    letters: Sequence[str] = (),
+) -> Figure:
+    """Curves of the ``methods`` that the table has; of other variants with ``lines``: variant -> (colour, label)."""
+    lines = lines or {m: (METHOD_COLOURS[m], METHOD_LABELS[m]) for m in methods}
+    colours, labels = ({name: line[i] for name, line in lines.items()} for i in (0, 1))
+    return curve_panels(table, metrics, colours, labels, letters)
 
 
 def figure_4(table: pd.DataFrame) -> Figure:
@@ -124,47 +124,7 @@ def figure_4(table: pd.DataFrame) -> Figure:
     if not retail.empty:
         panels.append((retail, REAL, f"(b) retail: {LABELS[REAL]}"))
     panels.append((persuasion, "entropy", "(c) persuasion: entropy (nats)"))
-    return titled_panels(panels, _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
-
-
-def figure_18(table: pd.DataFrame) -> Figure:
-    """Fig. 18: ``retail`` with the larger policy: unseen simulators, real users, entropy. From ``larger_retail``."""
-    return curve_panels(table, (UNSEEN, REAL, "entropy"), _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
-
-
-def figure_19(table: pd.DataFrame) -> Figure:
-    """Fig. 19: groups without signal, those at reward 1 and at 0, and entropy, every method. From ``methods``."""
-    metrics = ("frac_reward_zero_std", "frac_all_success", "frac_all_failure", "entropy")
-    return curve_panels(table, metrics, _method_colours(table, list(METHOD_COLOURS)), METHOD_LABELS)
-
-
-def figure_20(table: pd.DataFrame) -> Figure:
-    """Figs. 20, 21, 22, 28, 29: every method: training reward, training and unseen simulators, real users.
-
-    From ``methods``, ``methods_retail``, ``larger_retail``, ``family_persuasion``, ``family_retail``.
-    """
-    colours = _method_colours(table, list(METHOD_COLOURS))
-    return curve_panels(table, ("reward", SEEN, UNSEEN, REAL), colours, METHOD_LABELS)
-
-
-def figure_25(table: pd.DataFrame) -> Figure:
-    """Fig. 25: RL (Single) and Verbalized Sampling on one simulator: training, unseen, entropy. From ``methods``."""
-    return curve_panels(
-        table, ("reward", UNSEEN, "entropy"), _method_colours(table, ("single", "verbalized")), METHOD_LABELS
-    )
-
-
-def figure_26(table: pd.DataFrame) -> Figure:
-    """Fig. 26: RL (Single) and Verbalized Sampling against two simulators of P. From ``stronger_simulator``."""
-    names = {"sim-a": "sim-a (qwen3-tiny)", "qwen3-small": "stronger (qwen3-small)"}
-    labels = {f"{m}, {s}": f"{METHOD_LABELS[m]}, {name}" for m in ("single", "verbalized") for s, name in names.items()}
-    colours = dict(zip(labels, ("#D55E00", "#E69F00", "#0072B2", "#56B4E9"), strict=True))
-    return curve_panels(table, ("reward", UNSEEN, REAL, "entropy"), colours, labels)
-
-
-def collapse_story(table: pd.DataFrame, colours: Mapping[str, str], labels: Mapping[str, str]) -> Figure:
-    """Training reward, unseen reward, entropy and signal of any set of variants."""
-    return curve_panels(table, ("reward", UNSEEN, "entropy", "frac_reward_zero_std"), colours, labels)
+    return titled_panels(panels, METHOD_COLOURS, METHOD_LABELS)
 
 
 def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[str, set[str]]) -> Figure:
@@ -175,19 +135,15 @@ def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[
     columns = [f"panel/{m}/reward" for m in members]
     means = summary.groupby("variant", sort=False)[columns].mean()
     fig, ax = plt.subplots(figsize=(WIDTH, 0.24 * len(members) + 1.6))
-    ax.imshow(means.to_numpy().T, vmin=0, vmax=1, cmap="cividis", aspect="auto")
+    heat_map(ax, means, lambda value: value < 0.6)
     for i, variant in enumerate(means.index):
         for j, member in enumerate(members):
-            value = means.iloc[i, j]
-            ax.text(i, j, f"{value:.2f}", ha="center", va="center", fontsize=7, color="w" if value < 0.6 else "k")
             if member in seen.get(str(variant), set()):
                 frame = plt.Rectangle((i - 0.5, j - 0.5), 1, 1, fill=False, ec="#D55E00", lw=1.8)
                 ax.add_patch(frame)
     names = [METHOD_LABELS.get(str(v), str(v)) for v in means.index]
     ax.set_xticks(range(len(means)), names, rotation=35, ha="right", rotation_mode="anchor", fontsize=8)
     ax.set_yticks(range(len(members)), members, fontsize=8)
-    ax.grid(False)
-    ax.tick_params(length=0)
     footnote(fig, f"mean of {summary['seed'].nunique()} seeds, end of training; framed: trained with")
     return fig
 
@@ -198,35 +154,24 @@ def draw_doses(ax: Axes, doses: pd.Series, values: pd.Series, colour: str, label
     levels = np.sort(doses.unique())
     ax.plot(np.searchsorted(levels, doses) + shift, values, "o", ms=3, alpha=0.4, color=colour, mew=0)
     intervals = [t_interval(values[doses == level].to_numpy()) for level in levels]
-    half = [0 if i.n == 1 else i.high - i.mean for i in intervals]
     at = np.arange(len(levels)) + shift
-    ax.errorbar(at, [i.mean for i in intervals], half, color=colour, lw=1.5, capsize=2, label=label)
+    ax.errorbar(
+        at, [i.mean for i in intervals], [i.half for i in intervals], color=colour, lw=1.5, capsize=2, label=label
+    )
     ax.set_xticks(range(len(levels)), [f"{d:g}" for d in levels])
     ax.set_ylim(-0.03, 1.03)
 
 
-def dose_response(
-    summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel: str, colours: Sequence[str] = ("#0072B2", "#E69F00")
-) -> Figure:
-    """Reward at the end of training against a dial, a line a column."""
+def dose_response(summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel: str, by: str | None = None) -> Figure:
+    """Reward at the end of training against a dial, a line a column; of one column, with ``by``, a line a value."""
     fig, ax = plt.subplots(figsize=(3.8, 2.9))
-    for k, (column, colour) in enumerate(zip(columns, colours, strict=False)):
-        shift = 0.12 * (k - (len(columns) - 1) / 2)
-        draw_doses(ax, summary[x], summary[column], colour, LABELS.get(column, column), shift)
-    return _finish_doses(fig, ax, xlabel, summary["seed"].nunique())
-
-
-def two_doses(summary: pd.DataFrame, x: str, column: str, by: str, xlabel: str) -> Figure:
-    """One column against a dial, a line a value of ``by``."""
-    fig, ax = plt.subplots(figsize=(3.8, 2.9))
-    for k, (name, rows) in enumerate(summary.groupby(by, sort=False)):
-        draw_doses(ax, rows[x], rows[column], ("#D55E00", "#009E73")[k], str(name), 0.12 * (k - 0.5))
-    ax.set_title(LABELS.get(column, column), loc="left", fontsize=8.5)
-    return _finish_doses(fig, ax, xlabel, summary["seed"].nunique())
-
-
-def _finish_doses(fig: Figure, ax: Axes, xlabel: str, seeds: int) -> Figure:
+    lines = [(LABELS.get(column, column), summary, column) for column in columns]
+    if by:
+        ax.set_title(lines[0][0])
+        lines = [(str(name), rows, columns[0]) for name, rows in summary.groupby(by, sort=False)]
+    for k, ((label, rows, column), colour) in enumerate(zip(lines, DOSE_COLOURS[bool(by)], strict=False)):
+        draw_doses(ax, rows[x], rows[column], colour, label, 0.12 * (k - (len(lines) - 1) / 2))
     ax.set(xlabel=xlabel, ylabel="reward, end of training")
     fig.legend(loc="outside upper center", ncols=2)
-    footnote(fig, f"nano · {seeds} seeds (points), 95 % t-interval")
+    footnote(fig, f"nano · {summary['seed'].nunique()} seeds (points), 95 % t-interval")
     return fig

@@ -34,7 +34,8 @@ def reply_bars(
             label=shown,
         )
     ax.set_xticks(range(len(possible)), [replies[i] for i in possible], rotation=20, ha="right")
-    ax.set(ylabel="probability", ylim=(0, 1.02), title=f"Agent: “{heard}”")
+    ax.set(ylabel="probability", ylim=(0, 1.02))
+    ax.set_title(f"Agent: “{heard}”", loc="center", fontsize=9)
     ax.grid(axis="x", visible=False)
     shared_legend(fig)
     return fig

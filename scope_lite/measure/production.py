@@ -3,10 +3,6 @@
 Every batch goes to the reply cache the moment it is done, so the same call after a kill decodes only what is missing.
 Histories of Persuasion for Good end at a turn of an annotated dialogue and are named "dialogue/turn", as in
 ``data/p4g/act_pairs.csv``; the table holds no word of theirs.
-
-What the large setting costs: 40 histories and 4 scenarios with 64 replies took 2 hours 17 minutes on one core beside
-other work (SmolLM2 in fp32; some batches were in the cache already). A verbalized list is longest, so the lists are
-more than half of it; personas have each history read in all eight of them, for the persona stands before it.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import pandas as pd
@@ -142,28 +139,33 @@ def retail_histories(scenarios: Sequence[tau2.Scenario]) -> list[History]:
 
 
 @dataclass(frozen=True)
-class Request:
-    """What one condition asks of a sampler."""
+class Piece:
+    """What one condition asks of a sampler at the histories of one task."""
 
+    condition: Condition
+    histories: Sequence[History]
     chats: list[list[Message]]
     replies: int
     """to each chat"""
     config: SamplingConfig
 
+    @property
+    def name(self) -> str:
+        return f"{self.histories[0].task}: {self.condition.name}"
 
-def request(condition: Condition, histories: Sequence[History], setting: Setting) -> Request:
+
+def piece(condition: Condition, histories: Sequence[History], setting: Setting) -> Piece:
     """The chats of a condition; with personas, every history once in each of them."""
     if condition.kind == "VS":
         chats = [prompts.with_verbalized_block(h.chat(), setting.candidates, h.speaker) for h in histories]
         rules = grammar(setting.candidates) if condition.with_grammar else None
-        tokens = 9 * setting.max_new_tokens // 2
-        return Request(chats, setting.replies, SamplingConfig(condition.temperature, tokens, setting.seed, rules))
-    config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
-    if condition.kind == "direct":
-        return Request([h.chat() for h in histories], setting.replies, config)
-    personas = persuadee.PERSONAS
+        config = SamplingConfig(condition.temperature, 9 * setting.max_new_tokens // 2, setting.seed, rules)
+        return Piece(condition, histories, chats, setting.replies, config)
+    personas = persuadee.PERSONAS if condition.kind == "personas" else ("",)
     each = -(-setting.replies // len(personas))
-    return Request([h.chat(persona) for h in histories for persona in personas], each, config)
+    chats = [history.chat(persona) for history in histories for persona in personas]
+    config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
+    return Piece(condition, histories, chats, each, config)
 
 
 def conditions_for(sampler: TextSampler | ApiSampler, place: History, only: tuple[str, ...] = ()) -> list[Condition]:
@@ -185,71 +187,39 @@ def conditions_for(sampler: TextSampler | ApiSampler, place: History, only: tupl
     return [c for c in possible if not only or c.name in whole or c.name.startswith(begun)]
 
 
-Pieces = list[tuple[Condition, list[History]]]
-
-
-def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> Pieces:
-    """Conditions with the histories of one task, in the order in which they are drawn."""
+def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> list[Piece]:
+    """All that is to be drawn, a task and a condition at a time."""
     by_task = {task: [h for h in histories if h.task == task] for task in dict.fromkeys(h.task for h in histories)}
-    return [(c, part) for part in by_task.values() for c in conditions_for(sampler, part[0], setting.only)]
+    return [
+        piece(c, part, setting) for part in by_task.values() for c in conditions_for(sampler, part[0], setting.only)
+    ]
 
 
-def missing(sampler: TextSampler | ApiSampler, work: Pieces, setting: Setting) -> tuple[int, int]:
+def missing(sampler: TextSampler | ApiSampler, work: Sequence[Piece]) -> tuple[int, int]:
     """What is not in the cache yet: chats to be read, and the most tokens to be written."""
     chats = tokens = 0
-    for condition, histories in work:
-        asked = request(condition, histories, setting)
-        lacking = [max(0, asked.replies - n) for n in sampler.recorded(asked.chats, asked.config)]
+    for part in work:
+        lacking = [max(0, part.replies - n) for n in sampler.recorded(part.chats, part.config)]
         chats += sum(n > 0 for n in lacking)
-        tokens += sum(lacking) * asked.config.max_new_tokens
+        tokens += sum(lacking) * part.config.max_new_tokens
     return chats, tokens
 
 
-def expected_hours(sampler: TextSampler, work: Pieces, setting: Setting) -> float:
+def expected_hours(sampler: TextSampler, work: Sequence[Piece]) -> float:
     """Hours that the missing part takes at most, from a probe of a minute or less: replies mostly end before the limit.
 
     The probe reads one history and then writes a few tokens of a full batch, past the cache.
     """
-    chats, tokens = missing(sampler, work, setting)
+    chats, tokens = missing(sampler, work)
     if not tokens:
         return 0.0
-    probe = TextSampler(sampler.loaded, rows=sampler.rows)
-    chat, seconds = work[0][1][-1].chat(), []
+    probe, seconds = TextSampler(sampler.loaded, rows=sampler.rows), []
     for rows, length in ((1, 1), (sampler.rows, PROBE_TOKENS)):
         start = time.perf_counter()
-        probe.sample([chat], rows, SamplingConfig(max_new_tokens=length, seed=setting.seed))
+        probe.sample([work[0].histories[-1].chat()], rows, SamplingConfig(max_new_tokens=length))
         seconds.append(time.perf_counter() - start)
     reading, writing = seconds  # the history has been read when the batch is written
     return (chats * reading + tokens * writing / (sampler.rows * PROBE_TOKENS)) / 3600
-
-
-def draw(
-    sampler: TextSampler | ApiSampler,
-    condition: Condition,
-    histories: Sequence[History],
-    setting: Setting,
-    progress: Callable[[int, int], None] | None = None,
-) -> pd.DataFrame:
-    """The rows of one condition at histories of one task, as in ``replies``; resumable through the sampler's cache.
-
-    Raises:
-        ScopeError: what the sampler raises; batches that were done are kept.
-    """
-    asked = request(condition, histories, setting)
-    drawn = sampler.sample(asked.chats, asked.replies, asked.config, progress)
-    if condition.kind == "VS":
-        rows = verbalized_rows(condition.name, drawn, setting.candidates, setting.seed, setting.max_new_tokens)
-    else:
-        rows = direct_rows(condition.name, _in_turn(drawn, len(histories)), setting.max_new_tokens)
-    table = pd.DataFrame(rows)
-    table = table[table["reply"] < setting.replies]
-    place = table.pop("history")
-    table.insert(0, "model", sampler.name)
-    where = [histories[h] for h in place]
-    table.insert(1, "task", [history.task for history in where])
-    table.insert(2, "history", [history.name for history in where])
-    table.insert(3, "after", [history.after for history in where])
-    return table.assign(act=_acts(table["text"].tolist(), where) if histories[0].task == "p4g" else "")
 
 
 def produce(
@@ -258,19 +228,35 @@ def produce(
     setting: Setting,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """The whole reply table. ``progress`` is called with a piece's name, and its chats done and in all."""
+    """The whole reply table, as in ``replies``; resumable through the sampler's cache.
+
+    Args:
+        progress: called with a piece's name, and its chats done and in all.
+
+    Raises:
+        ScopeError: what the sampler raises; batches that were done are kept.
+    """
     tables = []
-    for condition, part in pieces(sampler, histories, setting):
-        name = f"{part[0].task}: {condition.name}"
-
-        def tell(done: int, of: int, name: str = name) -> None:
-            if progress:
-                progress(name, done, of)
-
-        tables.append(draw(sampler, condition, part, setting, tell))
-        of = len(request(condition, part, setting).chats)
-        tell(of, of)
+    for part in pieces(sampler, histories, setting):
+        tell = partial(progress or (lambda *_: None), part.name)
+        tables.append(_rows(part, sampler.name, sampler.sample(part.chats, part.replies, part.config, tell), setting))
+        tell(len(part.chats), len(part.chats))
     return pd.concat(tables, ignore_index=True)
+
+
+def _rows(part: Piece, model: str, drawn: Sequence[Sequence[Reply]], setting: Setting) -> pd.DataFrame:
+    """The rows of the reply table for what a piece's chats were answered."""
+    name, tokens = part.condition.name, setting.max_new_tokens
+    if part.condition.kind == "VS":
+        table = pd.DataFrame(verbalized_rows(name, drawn, setting.candidates, setting.seed, tokens))
+    else:
+        table = pd.DataFrame(direct_rows(name, _in_turn(drawn, len(part.histories)), tokens))
+    table = table[table["reply"] < setting.replies]
+    where = [part.histories[h] for h in table.pop("history")]
+    table.insert(0, "model", model)
+    for place, column in enumerate(("task", "name", "after"), 1):
+        table.insert(place, "history" if column == "name" else column, [getattr(h, column) for h in where])
+    return table.assign(act=_acts(table["text"].tolist(), where) if part.histories[0].task == "p4g" else "")
 
 
 def _in_turn(drawn: Sequence[Sequence[Reply]], histories: int) -> list[list[Reply]]:

@@ -9,9 +9,7 @@ direct reply that failed), and the exact token-level quantities of :func:`direct
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,27 +17,25 @@ import numpy as np
 import pandas as pd
 
 from scope_lite.measure.clusters import cluster_labels
-from scope_lite.measure.intervals import clustered_interval
 from scope_lite.measure.samples import (
     at_smaller_sizes,
     chao_shen_entropy,
     cross_validated_mode_share,
-    distinct_n,
     miller_madow_entropy,
     mode_share,
     normalise_reply,
     plug_in_entropy,
 )
+from scope_lite.measure.stats import clustered_interval
 from scope_lite.models.gate import hear, readable
 from scope_lite.models.verbalized import VerbalizedParseError, read_output
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv
+from scope_lite.store.files import replace_text
 
 if TYPE_CHECKING:
     from scope_lite.models.replies import Reply
 
-OPENING_WORDS = 3
-"""Two replies open alike if their first three words agree: a coarser "same" that 16 replies can resolve."""
 OPENING_TOKENS = (1, 2, 4, 8)
 """Lengths k of an opening at which token-level quantities are kept."""
 LEVELS = ("string", "cluster", "act")
@@ -52,28 +48,6 @@ ESTIMATORS: dict[str, Callable[[Sequence[Hashable]], float]] = {
 }
 """Estimates of entropy, in nats."""
 HISTORY = ["task", "history"]
-
-
-@dataclass(frozen=True)
-class ReplyMeasures:
-    """What the replies at one history look like."""
-
-    replies: int
-    mode_share: float
-    entropy: float
-    """Miller-Madow, nats"""
-    distinct_1: float
-    distinct_2: float
-
-
-def measure_replies(texts: Sequence[str], first_words: int | None = None) -> ReplyMeasures:
-    """Measure the replies at one history; "the same" is equal after :func:`normalise_reply`. NaN if there are none."""
-    if not texts:
-        return ReplyMeasures(0, math.nan, math.nan, math.nan, math.nan)
-    labels = [normalise_reply(text, first_words) for text in texts]
-    return ReplyMeasures(
-        len(texts), mode_share(labels), miller_madow_entropy(labels), distinct_n(texts, 1), distinct_n(texts, 2)
-    )
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------
@@ -132,10 +106,8 @@ def verbalized_rows(
 
 def write_replies(table: pd.DataFrame, path: Path) -> None:
     """Write a reply table as CSV in one step; an interrupted write leaves the old file."""
-    scratch = path.with_suffix(".tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch.write_text(for_csv(table, "%.6g"), encoding="utf-8", newline="")
-    os.replace(scratch, path)
+    replace_text(path, for_csv(table, "%.6g"))
 
 
 def read_replies(path: Path) -> pd.DataFrame:
@@ -207,8 +179,7 @@ def summarise(measures: pd.DataFrame) -> pd.DataFrame:
         row["failure_rate"] = 1 - part["replies"].sum() / part["outputs"].sum()
         for name, top in (("mode_share", 1.0), ("cross_validated", 1.0), ("entropy", math.inf)):
             interval = clustered_interval(part[name].tolist())
-            row |= {name: interval.mean, f"{name}_low": np.maximum(interval.low, 0.0),
-                    f"{name}_high": np.minimum(interval.high, top), "histories": interval.clusters}  # fmt: skip
+            row |= interval.columns(name, most=top) | {"histories": interval.n}
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -254,8 +225,6 @@ def token_level(table: pd.DataFrame) -> pd.DataFrame:
             row: dict[str, Any] = {"condition": condition, "tokens": k}
             entropies = [h[f"entropy_{k}"].mean() for h in histories]
             for name, values, top in (("mode_probability", modes, 1.0), ("entropy", entropies, math.inf)):
-                found = clustered_interval(values)
-                row |= {name: found.mean, f"{name}_low": np.maximum(found.low, 0.0),
-                        f"{name}_high": np.minimum(found.high, top)}  # fmt: skip
+                row |= clustered_interval(values).columns(name, most=top)
             rows.append(row)
     return pd.DataFrame(rows)

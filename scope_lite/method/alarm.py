@@ -5,11 +5,12 @@ One function over a table of metrics, whoever wrote it. Entropy is told and not 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
 from scope_lite.store.files import read_lines
@@ -37,7 +38,12 @@ class Verdict:
     """in one line"""
 
 
-def collapse(metrics: pd.DataFrame) -> Verdict:
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Rows of metrics as columns by name; None where a row lacks one."""
+    return {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
+
+
+def collapse(metrics: Any) -> Verdict:
     """Judge one run by the rows that hold an evaluation.
 
     The alarm sounds at an evaluation where it and the one before lie below the highest one earlier in the run, by more
@@ -46,12 +52,13 @@ def collapse(metrics: pd.DataFrame) -> Verdict:
     a slow fall raises it, so that it is rather missed than imagined.
 
     Args:
-        metrics: columns ``step``, ``reward`` and ``panel/unseen/reward``, and perhaps ``entropy``; one run.
+        metrics: one run's columns by name (:func:`columns_of`, or a data frame): ``step``, ``reward`` and
+            ``panel/unseen/reward``, and perhaps ``entropy``. What is no number was not measured.
     """
     if missing := [name for name in ("step", REWARD, UNSEEN) if name not in metrics]:
         return Verdict(None, (), f"collapse: not judged, the metrics have no column {', '.join(missing)}")
     names = [name for name in ("step", REWARD, UNSEEN, ENTROPY) if name in metrics]
-    numbers = {name: pd.to_numeric(metrics[name], errors="coerce").to_numpy(float) for name in names}
+    numbers = {name: _numbers(metrics[name]) for name in names}
     evaluated = np.flatnonzero(np.isfinite(numbers["step"]) & np.isfinite(numbers[UNSEEN]))
     order = evaluated[np.argsort(numbers["step"][evaluated], kind="stable")]
     step, reward, unseen = (numbers[name][order] for name in names[:3])
@@ -81,7 +88,17 @@ def collapse_of(folder: Path) -> Verdict:
         ScopeError: its metrics are damaged.
     """
     path = folder / "metrics.jsonl"
-    return collapse(pd.DataFrame(read_lines(path) if path.is_file() else []))
+    return collapse(columns_of(read_lines(path) if path.is_file() else []))
+
+
+def _numbers(values: Iterable[Any]) -> Float[np.ndarray, " n"]:
+    found = []
+    for value in values:
+        try:
+            found.append(float(value))
+        except (TypeError, ValueError):
+            found.append(np.nan)
+    return np.array(found)
 
 
 def _fallen_from(unseen: Float[np.ndarray, " n"], reward: Float[np.ndarray, " n"]) -> int | None:

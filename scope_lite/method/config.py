@@ -21,7 +21,7 @@ from scope_lite.store.settings import Name, Place, Settings, checked, closest, m
 SCHEMA = 1
 MOST_ROWS = 100_000
 """dialogues that are played at once: what the largest machine might hold"""
-TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline")
+TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline", "cooperbench")
 """worlds whose dialogues are real text between language models; every other name is a nano world"""
 
 
@@ -79,8 +79,6 @@ class SimulatorConfig(Settings):
         return self
 
 
-# What each kind of simulator reads besides its members and sharpness. The rest is left out of a run's name, so that
-# a new option of one kind does not orphan the finished runs of another.
 READS: dict[str, set[str]] = {
     "frozen": set(),
     "persona": {"persona"},
@@ -88,6 +86,7 @@ READS: dict[str, set[str]] = {
     "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling", "head_start"},
     "self": {"reward", "pool_size", "cadence", "pool_sampling"},
 }
+"""What each kind of simulator reads besides its members and sharpness; its run's name holds nothing of the rest."""
 
 
 class TextConfig(Settings):
@@ -133,10 +132,17 @@ class TextConfig(Settings):
     """the most to spend on an endpoint, dollars"""
 
 
-# Keys younger than shipped tables: at its default such a key is left out of a run's name, so that older runs keep it.
-ADDED_LATER = ("head_start", "rollout_engine", "training_engine", "four_bit", "device", "number_format")
-# What changes memory or money, not what is sampled.
-NO_CONTENT = ("prices", "budget", "vllm_share")
+NO_CONTENT = {"prices", "budget", "vllm_share"}
+"""what changes memory or money, not what is sampled"""
+IN_EVERY_NAME = {
+    "run": """version method world model seed steps groups group_size learning_rate lora_rank clip_range kl_coef
+    scale_advantages updates_per_step max_grad_norm eval_every eval_dialogues final_dialogues checkpoint_every""",
+    "simulator": """kind members sharpness outcome draw persona k noise eta direction reward kl_coef learning_rate
+    pool_size cadence pool_sampling""",
+    "text": "turns max_new_tokens reply_tokens context micro_batch closing_question simulator_model grammar retries",
+}
+"""Keys that a run's name holds at any value: those that the shipped runs were named by. Any other counts where it
+differs from its default, so that a new key orphans no run; this list need never grow."""
 
 
 class RunConfig(Settings):
@@ -206,23 +212,29 @@ class RunConfig(Settings):
 
     def fingerprint(self) -> str:
         """Hash of this config and of the models that it names: the same content is the same run."""
-        settings = self.model_dump(mode="json")
+        settings = _named("run", self)
+        read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
+        settings["simulator"] = {k: v for k, v in _named("simulator", self.simulator).items() if k in read}
         if self.is_text:
             panel, of_members = text_panel_content(text_panel(self.world))
             models = [panel, text_content(self.model), text_content(self.text.simulator_model), *of_members]
-            settings["text"] = {k: v for k, v in settings["text"].items() if k not in NO_CONTENT}
+            if self.world == "cooperbench":
+                from scope_lite.envs.cooperbench.dataset import content as pairs  # no other world reads repositories
+
+                models.append(pairs())
+            settings["text"] = {k: v for k, v in _named("text", self.text).items() if k not in NO_CONTENT}
         else:
             models = nano_content(self.world, self.model, self.simulator.members) + own_world_content(self.world)
-            del settings["text"]
-        read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
-        settings["simulator"] = {k: v for k, v in settings["simulator"].items() if k in read}
-        parts: dict[str, type[Settings]] = {"simulator": SimulatorConfig, "text": TextConfig}
-        for part, kind in parts.items():
-            for key in set(ADDED_LATER) & set(settings.get(part, {})):
-                if settings[part][key] == kind.model_fields[key].default:
-                    del settings[part][key]
         content = json.dumps([settings, models], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _named(part: str, settings: Settings) -> dict[str, Any]:
+    """The keys of one part that a run's name holds; parts within it stand for themselves."""
+    always, kind = IN_EVERY_NAME[part].split(), type(settings)
+    default = {name: field.default for name, field in kind.model_fields.items()}
+    chosen = [k for k, v in settings if not isinstance(v, Settings) and (k in always or v != default[k])]
+    return settings.model_dump(mode="json", include=set(chosen))
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -251,6 +263,8 @@ TEXT_DEFAULTS: dict[str, Any] = {
     "simulator": {"learning_rate": 1e-4},
 }
 """Where a text world's defaults differ: a step there takes minutes on a CPU, and a real model a smaller step."""
+WORLD_DEFAULTS: dict[str, dict[str, Any]] = {"cooperbench": {"text": {"max_new_tokens": 256, "reply_tokens": 256}}}
+"""Where a world's differ from those: a patch is longer than a sentence."""
 
 
 def method_config(method: str, **overrides: Any) -> RunConfig:
@@ -267,7 +281,8 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
     """A short config, completed by what its method's name and its world stand for."""
     world = content.get("world")
-    defaults = TEXT_DEFAULTS if isinstance(world, str) and world in TEXT_WORLDS else {}
+    is_text = isinstance(world, str) and world in TEXT_WORLDS
+    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
     return merged(defaults, METHODS[content.get("method", "single")], content)
 
 

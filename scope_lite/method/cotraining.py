@@ -1,17 +1,21 @@
 """Co-Training and self-play: the simulator learns too, and its past selves make up a pool.
 
-The pool always holds the current weights as its newest entry, so K = 1 is plain
-Co-Training. A snapshot joins every ``cadence`` steps and the oldest leaves (FIFO). Each
-group is played by one entry; the clipped importance ratio is taken against the entry
-that spoke. The KL anchor is to the simulator that the run started from.
+    kind     adapters  who plays a group              trained on               the clipped ratio is against
+    frozen   1         a panel member (partner.py)    the policy's tokens      -
+    trained  2         K = 1: the current weights     each seat's own tokens   the current weights (1 at the update)
+    trained  2         K > 1: these, or a past self   each seat's own tokens   the entry that spoke, as it sampled
+    self     1         the policy's own adapter, or   the policy's tokens,     as above, by K
+                       a past self of it              then the simulator's
 
-In self-play both seats are one adapter, with a mask a role: it is trained on the
-policy's tokens for the policy's reward, then on the simulator's for the simulator's.
+A snapshot joins the pool every ``cadence`` steps, and the oldest leaves (FIFO); the current weights are always its
+newest entry. The KL anchor is to the simulator that the run started from. In self-play the one adapter is trained on
+the policy's tokens for the policy's reward, then on the simulator's for the simulator's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Literal
 
@@ -20,101 +24,146 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scope_lite.method.config import RunConfig
-from scope_lite.method.grpo import group_advantages
+from scope_lite.method.config import SimulatorConfig
+from scope_lite.method.dialogue import Seat
+from scope_lite.method.grpo import counted_advantages
 from scope_lite.method.learner import Learner
+from scope_lite.method.members import M
+from scope_lite.method.partner import Partner
+from scope_lite.method.prompted import shares
 from scope_lite.method.rewards import SIMULATOR_REWARDS, surprise, variance_split
-from scope_lite.method.seats import RoutedSeat, Seat
-from scope_lite.method.simulators import Library, outcome_rule, panel_member, seat_simulator
+from scope_lite.method.seats import GatedSeat, RoutedSeat
 from scope_lite.models.hf import SeatModel
-from scope_lite.models.records import Rollout, TokenBatch, Transcript, collate
+from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
 
 SAME_REPLIES = 0.05
 """snapshots whose replies differ by less (mean total variation on visited histories) count as one ("distinct")"""
-PROBE = RowKeys(0, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))
-"""one dialogue that no training step plays"""
 
 
-class TrainedSimulator:
-    """The simulator that learns, and its past selves: who of them plays which row, and what a step teaches it.
+class Pool:
+    """The current weights of a simulator and its past selves: who is in, who is drawn, who leaves."""
 
-    It knows nothing of worlds or words; ``TrainedCast`` seats it at nano, ``method.text_cast.TrainedTextCast`` in text.
-    """
-
-    def __init__(self, config: RunConfig, policy: Learner, frozen: Callable[[], SeatModel]):
-        """``frozen`` gives the simulator as it is at the start; in self-play the policy's adapter takes its seat."""
-        self.config, self.settings = config, config.simulator
-        self.shares_policy = self.settings.kind == "self"
-        if self.shares_policy:
-            self.learner = policy
-        else:
-            trained = config.model_copy(
-                update={"kl_coef": self.settings.kl_coef, "learning_rate": self.settings.learning_rate}
-            )
-            # its own seed, so that the two adapters do not begin as copies of each other
-            self.learner = Learner(frozen(), trained, seed=config.seed + 1_000_003)
+    def __init__(self, current: SeatModel, settings: SimulatorConfig, leave: Callable[[SeatModel], None]):
+        """``leave`` is told of every snapshot that leaves."""
+        self.current, self.settings, self.leave = current, settings, leave
         self.snapshots: list[SeatModel] = []
+        """oldest first"""
         self.distinct: list[bool] = []
         """of each snapshot: whether its replies differ from every newer entry's, measured when the last one joined"""
 
     @property
-    def pool(self) -> list[SeatModel]:
+    def entries(self) -> list[SeatModel]:
         """Snapshots, oldest first, and the current weights last."""
-        return [*self.snapshots, self.learner.model]
+        return [*self.snapshots, self.current]
 
-    def entries(self, keys: RowKeys) -> Int[np.ndarray, " b"]:
-        """The pool entry that plays each row: one a group, or one a rollout (the paper's Table 8: one a step)."""
-        drawn = keys if self.settings.draw == "rollout" else keys.by_group()
-        uniforms = drawn.uniforms(0, "task", token=3)[:, 0]
-        edges = np.cumsum(self.weights())
-        return np.minimum((edges[None, :] <= uniforms[:, None]).sum(axis=1), len(edges) - 1)
-
-    def weights(self) -> Float[np.ndarray, " pool"]:
-        """Probability of each pool entry: uniform (the paper's Table 5), halving with age, or over distinct ones."""
-        n = len(self.pool)
-        raw: Float[np.ndarray, " pool"] = np.ones(n)
+    def odds(self) -> Float[np.ndarray, " pool"]:
+        """Probability of each entry: uniform (the paper's Table 5), halving with age, or over distinct ones."""
+        raw: Float[np.ndarray, " pool"] = np.ones(len(self.entries))
         if self.settings.pool_sampling == "newest":
-            raw = 0.5 ** np.arange(n)[::-1]
+            raw = 0.5 ** np.arange(len(raw))[::-1]
         elif self.settings.pool_sampling == "distinct":
             raw = np.array([*self.distinct, True], dtype=float)
         return raw / raw.sum()
 
-    def routed(self, keys: RowKeys, seat: Callable[[SeatModel, Int[np.ndarray, " r"]], Any]) -> RoutedSeat:
-        """Every row played by its pool entry; ``seat(model, rows)`` seats one of them for some rows of the batch."""
-        entries = self.entries(keys)
-        rows = [np.flatnonzero(entries == i) for i in range(len(self.pool))]
-        return RoutedSeat([(mine, seat(model, mine)) for model, mine in zip(self.pool, rows, strict=True) if len(mine)])
+    def draw(self, keys: RowKeys) -> Int[np.ndarray, " b"]:
+        """The entry that plays each row: one a group, or one a rollout (the paper's Table 8: one a step)."""
+        drawn = keys if self.settings.draw == "rollout" else keys.by_group()
+        edges = np.cumsum(self.odds())
+        return np.minimum((edges[None, :] <= drawn.once("pool entry")[:, None]).sum(axis=1), len(edges) - 1)
 
-    def learn(self, step: int, rollouts: list[Rollout], keys: RowKeys) -> dict[str, Any]:
+    def join(self) -> None:
+        """A snapshot of the current weights enters; those for which there is no room any more leave, oldest first."""
+        everyone = [*self.snapshots, self.current.snapshot(self.current.adapter_state())]
+        self.snapshots = everyone[-(self.settings.pool_size - 1) :]
+        for leaving in everyone[: -len(self.snapshots)]:
+            self.leave(leaving)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors of every snapshot, by part, for a checkpoint."""
+        known = {"pool": {"distinct": torch.tensor(self.distinct)}} if self.distinct else {}
+        return {f"pool_{i}": snapshot.adapter_state() for i, snapshot in enumerate(self.snapshots)} | known
+
+    def load_state(self, parts: Mapping[str, dict[str, Tensor]]) -> None:
+        names = sorted((n for n in parts if n.startswith("pool_")), key=lambda n: int(n.removeprefix("pool_")))
+        self.snapshots = [self.current.snapshot(parts[name]) for name in names]
+        self.distinct = parts["pool"]["distinct"].tolist() if "pool" in parts else []
+
+
+class LearningPartner(Partner[M]):
+    """A simulator that learns, and its past selves. It starts as a panel member: prompt, sharpness and model.
+
+    It writes a transcript of its own, whose tokens it is trained on. A dialogue that does not count (in text: a message
+    did not pass the gate) teaches neither seat.
+    """
+
+    newest: RoutedSeat | None = None
+
+    def _load(self, policy: Learner | None) -> None:
+        config, self.config = self.scene.config, self.scene.config
+        self.start: M = self.members[0]
+        self.members = [self.start]
+        if self.settings.kind == "self":
+            assert policy is not None
+            self.learner = policy
+        else:
+            own = {"kl_coef": self.settings.kl_coef, "learning_rate": self.settings.learning_rate}
+            # its own seed, so that the two adapters do not begin as copies of each other
+            model, seed = self.scene.simulator_model(self.start), config.seed + 1_000_003
+            self.learner = Learner(model, config.model_copy(update=own), seed=seed)
+        self.pool = Pool(self.learner.model, self.settings, self.scene.forget)
+
+    def seat(self, keys: RowKeys, systems: Sequence[str]) -> Seat:
+        """Every row played by its entry of the pool."""
+        drawn, parts = self.pool.draw(keys), []
+        for i, model in enumerate(self.pool.entries):
+            rows = np.flatnonzero(drawn == i)
+            if len(rows):
+                prompts = [systems[row] for row in rows]
+                parts.append((rows, self.scene.seat_learner(self.start, model, keys[rows], prompts)))
+        self.newest = RoutedSeat(parts)
+        return self.newest
+
+    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, Any]:
         """One update on the batch, then a snapshot if it is time for one; what does not count teaches nothing."""
         counted = [r for r in rollouts if r.counts]
+        # a dialogue that ended before the simulator said a word has nothing to train
+        trained = {i: t for i, r in enumerate(rollouts) if r.counts and (t := transcript_of(r)).spoke}
+        spoke, transcripts = list(trained), list(trained.values())
+        # 1. credit
+        credit = self._credit(rollouts, keys, spoke, transcripts)
+        # 2. update
+        advantages = counted_advantages(credit, scale=self.config.scale_advantages).view(-1)
+        update = self.learner.update(transcripts, advantages[spoke], behaviour=self._behaviour())
+        # 3. snapshot
+        if self.settings.pool_size > 1 and step % self.settings.cadence == 0:
+            self.pool.join()
+            self.pool.distinct = self._distinct(transcripts)
+        kept = ("entropy", "kl", "clip_ratio", "ratio_mean")
+        said = self._messages()
+        return {
+            **{f"simulator/{name}": update[name] for name in kept},
+            "simulator/reward": credit[~credit.isnan()].mean().item(),
+            "simulator/pool": int((self.pool.odds() > 0).sum()),
+            **variance_split([r.reward for r in counted], [r.acts for r in counted]),
+            **(shares("simulator/refused", self.failures(), len(said)) if said else {}),
+        }
+
+    def _credit(
+        self, rollouts: Sequence[Rollout], keys: RowKeys, spoke: list[int], transcripts: list[Transcript]
+    ) -> Float[Tensor, "groups size"]:
+        """What each rollout pays the simulator; NaN where it does not count."""
         missing = torch.tensor([not r.counts for r in rollouts]).view(-1, self.config.group_size)
         rewards = torch.tensor([r.reward for r in rollouts]).view_as(missing)
         if missing.any():  # the mean of a group is that of the others
             known = rewards.masked_fill(missing, torch.nan)
             rewards = torch.where(missing, known.nanmean(dim=1, keepdim=True), rewards)
-        # a dialogue that ended before the simulator said a word has nothing to train
-        said = {i: t for i, r in enumerate(rollouts) if r.counts and (t := r.simulator_transcript) and t.spoke}
-        spoke, transcripts = list(said), list(said.values())
         if self.settings.reward == "disagreement":
             where = torch.tensor(spoke, dtype=torch.long)
             credit = torch.zeros(len(rollouts)).index_put((where,), self._surprise(transcripts)).view_as(rewards)
         else:
             credit = SIMULATOR_REWARDS[self.settings.reward](rewards, keys)
-        credit = credit.masked_fill(missing, torch.nan)
-        advantages = group_advantages(credit, scale=self.config.scale_advantages).view(-1)
-        update = self.learner.update(transcripts, advantages[spoke], behaviour=self._behaviour())
-        if self.settings.pool_size > 1 and step % self.settings.cadence == 0:
-            self._join(self.learner.model.snapshot(self.learner.model.adapter_state()))
-            self.distinct = self._distinct(transcripts)
-        kept = ("entropy", "kl", "clip_ratio", "ratio_mean")
-        return {
-            **{f"simulator/{name}": update[name] for name in kept},
-            "simulator/reward": credit[~missing].mean().item(),
-            "simulator/pool": int((self.weights() > 0).sum()),
-            **variance_split([r.reward for r in counted], [r.acts for r in counted]),
-        }
+        return credit.masked_fill(missing, torch.nan)
 
     def _behaviour(self) -> Literal["current", "sampled"]:
         """Whose log probabilities the ratio is against: the speaker's, as sampled.
@@ -124,28 +173,12 @@ class TrainedSimulator:
         """
         return "current" if self.config.is_text and self.settings.pool_size == 1 else "sampled"
 
-    def _join(self, snapshot: SeatModel) -> None:
-        """A snapshot enters the pool; those for which there is no room any more leave it, oldest first."""
-        everyone = [*self.snapshots, snapshot]
-        self.snapshots = everyone[-(self.settings.pool_size - 1) :]
-        for leaving in everyone[: -len(self.snapshots)]:
-            self._leave(leaving)
-
-    def _leave(self, snapshot: SeatModel) -> None:
-        snapshot.release()
-
-    def _batches(self, transcripts: list[Transcript]) -> Iterator[TokenBatch]:
-        """The transcripts, as many at once as a gradient takes."""
-        size = self.config.text.micro_batch if self.config.is_text else len(transcripts) or 1
-        for start in range(0, len(transcripts), size):
-            yield collate(transcripts[start : start + size], pad=self.learner.model.tokenizer.pad_token_id)
-
     @torch.no_grad()
     def _surprise(self, transcripts: list[Transcript]) -> Float[Tensor, " b"]:
         """The reward "disagreement": how unlike its past selves (the start among them) the simulator spoke."""
-        past = [self.learner.reference, *self.snapshots]
+        past = [self.learner.reference, *self.pool.snapshots]
         found = [torch.zeros(0)]
-        for batch in self._batches(transcripts):
+        for batch in self.learner.batches(transcripts):
             now, _ = self.learner.model.token_logprobs(batch)
             then = torch.stack([m.token_logprobs(batch)[0] for m in past])
             found.append(surprise(now, then, batch.row, len(batch.ids)))
@@ -154,69 +187,41 @@ class TrainedSimulator:
     @torch.no_grad()
     def _distinct(self, transcripts: list[Transcript]) -> list[bool]:
         """Which snapshots differ from every newer entry of the pool, on the histories of this batch."""
-        n = len(self.pool)
+        entries = self.pool.entries
+        n = len(entries)
         if self.settings.pool_sampling != "distinct":
             return [True] * (n - 1)
         distance, tokens = torch.zeros(n, n), 0
-        for batch in self._batches(transcripts):
-            replies = [model.token_logprobs(batch)[1].exp() for model in self.pool]
+        for batch in self.learner.batches(transcripts):
+            replies = [model.token_logprobs(batch)[1].exp() for model in entries]
             tokens += len(batch.row)
             for i, j in combinations(range(n), 2):
                 distance[i, j] += ((replies[i] - replies[j]).abs().sum(-1) / 2).sum().item()
         return [bool((distance[i, i + 1 :] / max(tokens, 1) >= SAME_REPLIES).all()) for i in range(n - 1)]
 
-    def state(self) -> dict[str, dict[str, Tensor]]:
-        """Tensors of the simulator and of every snapshot, by part, for a checkpoint."""
-        pool = {f"pool_{i}": snapshot.adapter_state() for i, snapshot in enumerate(self.snapshots)}
-        known = {"pool": {"distinct": torch.tensor(self.distinct)}} if self.distinct else {}
-        own = {} if self.shares_policy else {"simulator": self.learner.state()}
-        return {**own, **pool, **known}
+    def failures(self) -> Counter[str]:
+        """Messages of the newest batch that did not pass the gate, by reason."""
+        return Counter(failure for failure in self._messages() if failure)
 
-    def load_state(self, parts: dict[str, dict[str, Tensor]]) -> None:
-        if not self.shares_policy:
-            self.learner.load_state(parts["simulator"])
-        names = sorted((n for n in parts if n.startswith("pool_")), key=lambda n: int(n.removeprefix("pool_")))
-        self.snapshots = [self.learner.model.snapshot(parts[name]) for name in names]
-        self.distinct = parts["pool"]["distinct"].tolist() if "pool" in parts else []
-
-
-class TrainedCast(TrainedSimulator):
-    """The trained simulator in a nano world: it starts as a member of the panel, and speaks for that member's users."""
-
-    def __init__(self, library: Library, config: RunConfig, policy: Learner):
-        settings = config.simulator
-        self.library, self.outcome = library, outcome_rule(library.world, settings)
-        if settings.kind == "self":
-            self.name, model, sharpness = "self", config.model, settings.sharpness or 1.0
-            self.population = dict(library.world.spec.prior)
-        else:
-            member = panel_member(library, settings.members[0])
-            assert member.model is not None
-            self.name, model, self.population = member.name, member.model, member.population
-            sharpness = settings.sharpness or member.sharpness
-        super().__init__(config, policy, lambda: library.seat_model(model, sharpness))
-
-    def seat(self, keys: RowKeys) -> tuple[RoutedSeat, list[str]]:
-        """The seat for these rows, and the simulator's name in each."""
-
-        def one(model: SeatModel, rows: Int[np.ndarray, " r"]) -> Seat:
-            mine = keys[rows]
-            return seat_simulator(self.library.world, model, self.population, mine, mine.by_group(), self.outcome)
-
-        return self.routed(keys, one), [self.name] * len(keys)
+    def _messages(self) -> list[str]:
+        """Of each message of the newest batch that went through the gate, why it did not pass; empty where it did."""
+        gated = [seat for _, seat in self.newest.parts if isinstance(seat, GatedSeat)] if self.newest else []
+        return [failure for seat in gated for failure in seat.failures]
 
     def answers(self) -> dict[str, float]:
-        """Where the simulator's mode stands: its replies to the world's most open question, asked first.
+        return self.scene.answers(self.start, self.learner.model)
 
-        Returns:
-            ``simulator/answer/<reply>``: the probability of each reply, under the current weights.
-        """
-        world = self.library.world
-        acts = [world.spec.agent_acts[world.open_question]]
-        seat = seat_simulator(world, self.learner.model, self.population, PROBE, PROBE, self.outcome)
-        seat.hear(acts)
-        seat.speak(0, "reply")
-        return {
-            f"simulator/answer/{r}": float(p)
-            for r, p in zip(world.spec.user_acts, seat.distributions()[0][0], strict=True)
-        }
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        own = {} if self.settings.kind == "self" else {"simulator": self.learner.state()}
+        return own | self.pool.state()
+
+    def load_state(self, parts: Mapping[str, dict[str, Tensor]]) -> None:
+        if self.settings.kind != "self":
+            self.learner.load_state(parts["simulator"])
+        self.pool.load_state(parts)
+
+
+def transcript_of(rollout: Rollout) -> Transcript:
+    """What the simulator read and wrote; never missing: one that learns has a transcript in every row."""
+    assert rollout.simulator_transcript is not None
+    return rollout.simulator_transcript

@@ -8,6 +8,7 @@ generated: a token of the other seat or of the prompt is not in it at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -37,25 +38,30 @@ def group_advantages(
 ) -> Float[Tensor, "groups size"]:
     """Centre each group's rewards and divide by their population standard deviation (Eq. 2).
 
-    A group whose rewards are all equal (:func:`equal_values`) gets zero advantage ("the update stalls", Section 2).
-    ``scale=False`` centres only (Dr. GRPO; pitfall P13). NaN is a rollout that does not
-    count: its advantage is zero, and the others are centred without it.
+    ``[1, 0, 0, 1]`` gives ``[1, -1, -1, 1]``. A group whose rewards are all equal (:func:`equal_values`) gets zero
+    advantage ("the update stalls", Section 2). ``scale=False`` centres only (Dr. GRPO).
 
     Raises:
         ValueError: if a group has fewer than two rollouts.
     """
     if rewards.shape[1] < 2:
         raise ValueError(f"a group needs at least two rollouts, got {rewards.shape[1]}")
-    missing = rewards.isnan()
-    if missing.any():
-        advantages = torch.zeros_like(rewards)
-        for group, here, row in zip(rewards, ~missing, advantages, strict=True):
-            if here.sum() > 1:
-                row[here] = group_advantages(group[here][None], scale, eps)[0]
-        return advantages
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     centred = torch.where(equal_values(rewards), torch.zeros_like(centred), centred)
-    return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps) if scale else centred
+    return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps) if scale else centred  # Eq. 2
+
+
+def counted_advantages(rewards: Float[Tensor, "groups size"], scale: bool = True) -> Float[Tensor, "groups size"]:
+    """:func:`group_advantages` where NaN is a rollout that does not count: its advantage is zero, the others' is as if
+    it were not there."""
+    missing = rewards.isnan()
+    if not missing.any():
+        return group_advantages(rewards, scale)
+    advantages = torch.zeros_like(rewards)
+    for group, counts, row in zip(rewards, ~missing, advantages, strict=True):
+        if counts.sum() > 1:
+            row[counts] = group_advantages(group[counts][None], scale)[0]
+    return advantages
 
 
 def group_fractions(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
@@ -69,17 +75,8 @@ def group_fractions(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
     }
 
 
-def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float | None]:
-    """Mean reward, mean standard deviation of a group, and the shares of :func:`group_fractions`, by TRL's names.
-
-    NaN is a rollout that does not count; where none counts, nothing was measured (None).
-    """
-    missing = rewards.isnan()
-    if missing.any():
-        parts = [reward_metrics(group[here][None]) for group, here in zip(rewards, ~missing, strict=True) if here.any()]
-        names = reward_metrics(torch.zeros(1, 2))
-        means = {n: sum(part[n] or 0.0 for part in parts) / len(parts) if parts else None for n in names}
-        return {**means, "reward": rewards.nanmean().item() if parts else None}
+def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
+    """Mean reward, mean standard deviation of a group, and the shares of :func:`group_fractions`, by TRL's names."""
     return {
         "reward": rewards.mean().item(),
         "reward_std": rewards.std(dim=1, correction=0).mean().item(),
@@ -87,11 +84,23 @@ def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float | N
     }
 
 
+def counted_metrics(rewards: Float[Tensor, "groups size"]) -> Mapping[str, float | None]:
+    """:func:`reward_metrics` where NaN is a rollout that does not count: None where none counts."""
+    missing = rewards.isnan()
+    if not missing.any():
+        return reward_metrics(rewards)
+    if missing.all():
+        return dict.fromkeys(reward_metrics(torch.zeros(1, 2)))
+    parts = [reward_metrics(group[here][None]) for group, here in zip(rewards, ~missing, strict=True) if here.any()]
+    means = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+    return {**means, "reward": rewards.nanmean().item()}
+
+
 def sampling_ratios(logprobs: Float[Tensor, " n"], sampled_logprobs: Float[Tensor, " n"]) -> dict[str, float]:
     """How far a sampler's probabilities are from the trainer's for the same tokens and, one hopes, the same weights.
 
     Returns:
-        ``sampling/ratio_mean``, the mean of trainer over sampler (1 if the sampler is unbiased, pitfall P14), and
+        ``sampling/ratio_mean``, the mean of trainer over sampler (1 if the sampler is unbiased), and
         ``sampling/ratio_outside``, the share of tokens whose ratio leaves [0.9, 1.1]. No token at all gives 1 and 0.
     """
     if len(logprobs) == 0:
@@ -120,30 +129,30 @@ def clipped_loss(
     kl_coef: float = 0.0,
     reference_logprobs: Float[Tensor, " n"] | None = None,
 ) -> Loss:
-    """The clipped surrogate, averaged over the n generated tokens of one seat.
+    """The clipped surrogate (Schulman et al. 2017, Eq. 7), averaged over the n generated tokens of one seat.
 
     Args:
         logprobs: of the generated tokens under the current weights, differentiable.
         old_logprobs: under the weights that are being improved on (for a pooled
             simulator, those of the snapshot that spoke).
         advantages: one a rollout; ``row[i]`` is the rollout of token i.
-        reference_logprobs: under the frozen start; needed when ``kl_coef`` is positive.
-            KL is the k3 estimator (Schulman 2020): as a value it is unbiased for KL(policy ‖ reference) and never
-            negative; as a loss its gradient is that of KL(reference ‖ policy).
+        reference_logprobs: under the frozen start; needed when ``kl_coef`` is positive. The KL term is the k3 estimator
+            (Schulman 2020), whose *value* is unbiased for KL(policy ‖ reference) and never negative. Its *gradient* is
+            another one's, that of KL(reference ‖ policy): what pulls the policy back here covers the reference.
 
-    No token at all (a fully masked batch) gives a loss of 0, not NaN (pitfall P11).
+    No token at all (a fully masked batch) gives a loss of 0, not NaN.
     """
     if len(logprobs) == 0:
         return Loss(logprobs.sum(), 0.0, 0.0, 1.0)
     token_advantages = advantages[row]
-    ratio = (logprobs - old_logprobs).exp()
+    ratio = (logprobs - old_logprobs).exp()  # pi / pi_old, token by token: 1 at the first update
     clipped = ratio.clamp(1 - clip_range, 1 + clip_range)
-    surrogate = torch.minimum(ratio * token_advantages, clipped * token_advantages)
+    surrogate = torch.minimum(ratio * token_advantages, clipped * token_advantages)  # Eq. 7 of PPO, the clip
     loss = -surrogate.mean()
     kl = 0.0
     if reference_logprobs is not None:
         gap = reference_logprobs - logprobs
-        k3 = (gap.exp() - gap - 1).mean()
+        k3 = (gap.exp() - gap - 1).mean()  # differentiated: (1 - exp(gap)) d logprobs, that of KL(reference ‖ policy)
         kl = k3.item()
         if kl_coef:
             loss = loss + kl_coef * k3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from scope_lite.method.config import RunConfig
-from scope_lite.method.grpo import Loss, clipped_loss, sampling_ratios
+from scope_lite.method.grpo import clipped_loss, sampling_ratios
 from scope_lite.models.hf import SeatModel, entropy
 from scope_lite.models.records import TokenBatch, Transcript, collate
 
@@ -20,34 +21,23 @@ ENGINE_METRICS = ("sampling/ratio_mean", "sampling/ratio_outside")
 
 @dataclass
 class Part:
-    """Some dialogues of a batch, and what is known of their tokens before anything moves."""
+    """Some dialogues of a batch, as many as are computed at once."""
 
     batch: TokenBatch
     advantages: Tensor
     reference: Tensor | None
-    old: Tensor = field(default_factory=lambda: torch.empty(0))
-    entropy: float = 0.0
-    logp_difference: float = 0.0
-    ratios: dict[str, float] = field(default_factory=dict)
+    old: Tensor | None = None
+    """log probabilities under the weights that are being improved on, in nats"""
+    told: dict[str, float] = field(default_factory=dict)
+    """what was measured under these weights"""
 
-    def first(self, logprobs: Tensor, entropies: Tensor, sampled: bool) -> None:
-        """Keep what the first pass finds: under the weights that are being improved on."""
-        if len(logprobs):
-            self.entropy = entropies.mean().item()
-            self.logp_difference = (logprobs - self.batch.sampled_logprobs).abs().mean().item()
-        self.ratios = sampling_ratios(logprobs, self.batch.sampled_logprobs)
-        self.old = self.batch.sampled_logprobs if sampled else logprobs
-
-    def measured(self, result: Loss) -> dict[str, float]:
-        return {
-            "loss": result.loss.item(),
-            "entropy": self.entropy,
-            "kl": result.kl,
-            "clip_ratio": result.clip_ratio,
-            "ratio_mean": result.ratio_mean,
-            "sampling/logp_difference": self.logp_difference,
-            **self.ratios,
-        }
+    def measure(self, logprobs: Tensor, entropies: Tensor, sampled: bool) -> None:
+        """Keep what the first pass finds: it is the measurement too, which saves a forward pass."""
+        said = self.batch.sampled_logprobs
+        gap = (logprobs - said).abs().mean().item() if len(logprobs) else 0.0
+        entropy_mean = entropies.mean().item() if len(logprobs) else 0.0
+        self.told = {"entropy": entropy_mean, "sampling/logp_difference": gap, **sampling_ratios(logprobs, said)}
+        self.old = said if sampled else logprobs
 
 
 class Learner:
@@ -78,40 +68,47 @@ class Learner:
         tokens = sum(len(part.batch.row) for part in parts) or 1
         other_engine = self.config.is_text and self.config.text.rollout_engine != "hf"
         names = METRICS + ENGINE_METRICS if other_engine else METRICS
-        for update in range(self.config.updates_per_step):
+        for _ in range(self.config.updates_per_step):
             self.optimizer.zero_grad(set_to_none=True)
-            metrics = dict.fromkeys(names, -0.0)  # to which x adds up to x, also where x is -0.0
+            metrics = dict.fromkeys(names, -0.0)  # a sum that begins with -0.0 is exact, also where its terms are -0.0
             for part in parts:
-                logprobs, log_all = self.model.token_logprobs(part.batch)
-                if update == 0:
-                    part.first(logprobs.detach(), entropy(log_all.detach()), behaviour == "sampled")
-                del log_all
-                result = clipped_loss(
-                    logprobs, part.old, part.advantages, part.batch.row,
-                    self.config.clip_range, self.config.kl_coef, part.reference,
-                )  # fmt: skip
-                share = len(logprobs) / tokens  # the loss is a mean over the batch's tokens, however it is split
-                (result.loss * share).backward()
-                for name, value in part.measured(result).items():
-                    if name in metrics:
-                        metrics[name] += share * value
+                share = len(part.batch.row) / tokens  # a mean over the batch's tokens, however the batch is split
+                found = self._backward(part, share, behaviour == "sampled")
+                metrics = {name: total + share * found.get(name, 0.0) for name, total in metrics.items()}
             norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
             if learn:
                 self.optimizer.step()
             metrics["grad_norm"] = norm.item()
         return metrics
 
-    def _parts(self, transcripts: list[Transcript], advantages: Tensor) -> list[Part]:
-        """The batch, cut into as many dialogues as are computed at once."""
+    def _backward(self, part: Part, share: float, sampled: bool) -> dict[str, float]:
+        """Add this part's share of the gradient; what was measured on it."""
+        logprobs, log_all = self.model.token_logprobs(part.batch)
+        if part.old is None:
+            part.measure(logprobs.detach(), entropy(log_all.detach()), sampled)
+        assert part.old is not None
+        del log_all  # as large as the tokens times the vocabulary
+        clip, kl = self.config.clip_range, self.config.kl_coef
+        result = clipped_loss(logprobs, part.old, part.advantages, part.batch.row, clip, kl, part.reference)
+        (result.loss * share).backward()
+        known = {"kl": result.kl, "clip_ratio": result.clip_ratio, "ratio_mean": result.ratio_mean}
+        return {"loss": result.loss.item(), **known, **part.told}
+
+    def batches(self, transcripts: list[Transcript]) -> Iterator[TokenBatch]:
+        """The transcripts, as many at once as a gradient takes."""
         size = self.config.text.micro_batch if self.config.is_text else len(transcripts) or 1
-        parts = []
         for start in range(0, len(transcripts), size):
-            batch = collate(transcripts[start : start + size], pad=self.model.tokenizer.pad_token_id)
+            yield collate(transcripts[start : start + size], pad=self.model.tokenizer.pad_token_id)
+
+    def _parts(self, transcripts: list[Transcript], advantages: Tensor) -> list[Part]:
+        parts, start = [], 0
+        for batch in self.batches(transcripts):
             reference = None
             if self.config.kl_coef:
                 with torch.no_grad():
                     reference, _ = self.reference.token_logprobs(batch)
-            parts.append(Part(batch, advantages[start : start + size], reference))
+            parts.append(Part(batch, advantages[start : start + len(batch.ids)], reference))
+            start += len(batch.ids)
         return parts
 
     def state(self) -> dict[str, Tensor]:

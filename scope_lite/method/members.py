@@ -1,4 +1,4 @@
-"""The panel of a world, as its file lists it: names, models, sharpness and populations, and no model loaded."""
+"""The panel of a world, as its file lists it, for acts and for text; no model is loaded."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from pydantic import ConfigDict, Field
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import checked_name, model_folder
 from scope_lite.store.plain_yaml import read_yaml
-from scope_lite.store.settings import Name, checked
+from scope_lite.store.settings import Name, Place, checked
 
 COLLAPSED_SHARPNESS = 8.0
 """gamma of the collapsed members of every panel"""
 EXACT = ConfigDict(extra="forbid", allow_inf_nan=False)
-M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,23 @@ class PanelMember:
     """shares of the user types that it speaks for"""
 
 
+@dataclass(frozen=True)
+class TextMember:
+    """One simulator of a text panel, as its file lists it (the file says what each key means)."""
+
+    __pydantic_config__ = EXACT
+
+    name: Name
+    kind: str
+    model: Place | None
+    temperature: Annotated[float, Field(gt=0)]
+    about: str
+    personas: bool
+
+
+M = TypeVar("M", PanelMember, TextMember)
+
+
 def write_panel(path: Path, members: list[PanelMember]) -> None:
     path.write_text(yaml.safe_dump([asdict(m) for m in members], sort_keys=False), encoding="utf-8")
 
@@ -53,6 +69,15 @@ def read_panel(world_name: str, folder: Path | None = None) -> list[PanelMember]
     if not path.exists():
         raise ScopeError(f"no panel for world {world_name!r}; run 'scope-lite nano build --world {world_name}'")
     return read_members(PanelMember, path)
+
+
+def read_text_panel(path: Path) -> list[TextMember]:
+    """The panel of a text world.
+
+    Raises:
+        ScopeError: if its file is no panel.
+    """
+    return read_members(TextMember, path)
 
 
 def read_members(kind: type[M], path: Path) -> list[M]:

@@ -3,62 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Generic
 
 import numpy as np
 
-from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers, told_prior
-from scope_lite.method.members import PanelMember, read_panel
-from scope_lite.method.rollouts import run_dialogues
-from scope_lite.method.seats import ModelSeat, RoutedSeat, ScriptedSeat, Seat
-from scope_lite.method.simulators import Library, draw_prompts, draw_tasks, seat_simulator
+from scope_lite.method.dialogue import Seat
+from scope_lite.method.members import M
+from scope_lite.method.prompted import PromptedSeat, shares
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout
 from scope_lite.models.rng import RowKeys
 
+if TYPE_CHECKING:
+    from scope_lite.method.scene import Scene
+
 FIRST_GROUP = 1_000_000  # panel rows are keyed apart from training rows
 
 
-class Panel:
+class Panel(Generic[M]):
     """The panel of a world. A member is *seen* if the run trained with it; that is a property of the run."""
 
-    def __init__(self, library: Library, seen: tuple[str, ...]):
-        self.world = library.world
-        self.members = read_panel(self.world.name, library.folder.parent)
+    newest: Seat | None = None
+    """the simulators of the newest evaluation"""
+
+    def __init__(self, scene: Scene[M], seen: Collection[str]):
+        self.scene: Scene[M] = scene
+        self.members: Sequence[M] = scene.members
         self.seen = set(seen)
-        self.models = {m.name: library.seat_model(m.model, m.sharpness) for m in self.members if m.model}
+        scene.prepare(self.members, "test")
 
     def play(self, policy: SeatModel, run: int, step: int, dialogues: int) -> list[Rollout]:
-        """``dialogues`` rollouts with each member, members in the panel's order."""
+        """``dialogues`` rollouts with each member, members in the panel's order.
+
+        Raises:
+            ScopeError: no dialogue counts.
+        """
         n = len(self.members)
         keys = RowKeys(run, step, FIRST_GROUP + np.repeat(np.arange(n), dialogues), np.tile(np.arange(dialogues), n))
-        parts: list[tuple[np.ndarray, Seat]] = []
-        for i, member in enumerate(self.members):
-            rows = np.arange(i * dialogues, (i + 1) * dialogues)
-            parts.append((rows, self.seat(member, keys[rows])))
-        names = [m.name for m in self.members for _ in range(dialogues)]
-        tasks = draw_tasks(len(self.world.tasks), keys)
-        seat = ModelSeat(policy, keys, "policy", [self.world.tasks[t] for t in tasks])
-        return run_dialogues(self.world, seat, RoutedSeat(parts), keys, names)
+        playing = [member for member in self.members for _ in range(dialogues)]
 
-    def seat(self, member: PanelMember, keys: RowKeys) -> Seat:
-        """A member's seat for these rows."""
-        if member.model is None:
-            return ScriptedSeat(self.world, self._own_users(member, keys), keys)
-        model = self.models[member.name]
-        return seat_simulator(self.world, model, member.population, keys, keys, self.world.spec.outcome_by)
+        def seat(rows: RowKeys, systems: Sequence[str]) -> Seat:
+            self.newest = self.scene.seat_members(playing, rows, systems, "test")
+            return self.newest
 
-    def _own_users(self, member: PanelMember, keys: RowKeys) -> ScriptedUsers | BeliefUsers:
-        """Scripted users, or (a member with another sharpness than 1) the exact simulator of its population."""
-        prior, tasks = self.world.prior_vector(member.population), draw_tasks(len(self.world.tasks), keys)
-        if member.kind == "scripted":
-            return ScriptedUsers.sample(self.world, prior, keys.uniforms(0, "task")[:, 0], tasks)
-        known = told_prior(self.world, prior, draw_prompts(self.world, prior, keys))
-        return BeliefUsers(self.world, known, len(keys), member.sharpness, tasks)
+        rollouts = self.scene.converse(policy, keys, playing, seat, "test")
+        asked = self.newest if isinstance(self.newest, PromptedSeat) else None
+        if asked:
+            self.scene.require_counted(rollouts, f"the evaluation at step {step}", asked.failures())
+        return rollouts
 
-    def metrics(self, rollouts: list[Rollout]) -> dict[str, float]:
-        """Mean reward by member, and over the seen and the unseen simulators (scripted users apart)."""
+    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Mean reward by member, and over the seen and the unseen simulators (scripted users apart); what did not pass
+        the gate, if anything."""
         people = {m.name for m in self.members if m.kind == "scripted"}
-        return member_rewards(rollouts, [m.name for m in self.members], self.seen, people)
+        rewards = member_rewards(rollouts, [m.name for m in self.members], self.seen, people)
+        asked = self.newest if isinstance(self.newest, PromptedSeat) else None
+        if not asked or not asked.refused:
+            return rewards
+        return rewards | shares("panel/refused", asked.refused, len(asked.direct) + asked.refused.total())
 
 
 def member_rewards(

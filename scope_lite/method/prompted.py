@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Int
 
 from scope_lite.envs.prompts import with_verbalized_block
-from scope_lite.method.episodes import CONTEXT, Unsaid
+from scope_lite.method.dialogue import CONTEXT, Unsaid
 from scope_lite.models.gate import hear
 from scope_lite.models.replies import Message, Reply, SamplingConfig
 from scope_lite.models.rng import SEATS, RowKeys, mix
@@ -74,7 +74,7 @@ class Voice:
 
 
 class PromptedSeat:
-    """Simulators that are asked for their next message, one a row; ``episodes.run_episodes`` drives it."""
+    """Simulators that are asked for their next message, one a row; ``dialogue.run_dialogues`` drives it."""
 
     max_new_tokens = 0  # there is no transcript to outgrow: the sampler says where its model cannot hold a chat
 

@@ -59,7 +59,7 @@ def zero(rewards: Rewards, keys: RowKeys) -> Rewards:
 
 def random(rewards: Rewards, keys: RowKeys) -> Rewards:
     """Control: noise of the same size under the same KL, so that movement itself is not mistaken for learning."""
-    return torch.from_numpy(keys.uniforms(0, "task", token=2)[:, 0]).to(rewards.dtype).view_as(rewards)
+    return torch.from_numpy(keys.once("random reward")).to(rewards.dtype).view_as(rewards)
 
 
 SIMULATOR_REWARDS: dict[str, Callable[[Rewards, RowKeys], Rewards]] = {
@@ -90,7 +90,7 @@ def surprise(
 
 
 def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> dict[str, float | None]:
-    """Variance of the rewards of a batch, and the part that the policy's acts do not explain (pitfall P12).
+    """Variance of the rewards of a batch, and the part that the policy's acts do not explain.
 
     Both are means of (R_i - R_j)^2 / 2 over pairs, hence unbiased: over all pairs, and over
     pairs whose acts were the same throughout. A simulator that flips a coin at the end

@@ -1,23 +1,20 @@
-"""Seats: who hears and speaks in a batch of dialogues, whatever sits behind the words.
+"""Seats: who hears and speaks in a batch of dialogues, whatever sits behind the words (``dialogue.Seat``).
 
-A seat hears one message a row and speaks one message a row. A ``ModelSeat`` is a
-language model with its own transcripts, a ``GatedSeat`` holds its words to the gate; a
-``ScriptedSeat`` is the world's real users; a ``RefereedSeat`` lets the world say how a
-model's dialogue ended; a ``RoutedSeat`` sends each row to the seat that plays it.
+A ``ModelSeat`` is a language model with its own transcripts, a ``GatedSeat`` holds its words to the gate, a
+``RoutedSeat`` sends each row to the seat that plays it. ``prompted`` has the simulators that are asked for their words,
+``nano`` the users whose law is known.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from scope_lite.envs.nano import World
-from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers, draw
-from scope_lite.method.episodes import EpisodeSeat, Unsaid
+from scope_lite.method.dialogue import Seat, Unsaid
 from scope_lite.method.sampling import Direct, SamplingRule
 from scope_lite.models.gate import Said, heard
 from scope_lite.models.hf import SeatModel
@@ -25,21 +22,11 @@ from scope_lite.models.records import Transcript
 from scope_lite.models.rng import RowKeys
 
 
-class Seat(Protocol):
-    """One side of a batch of dialogues; ``messages[i]`` and row i belong together."""
+@runtime_checkable
+class KnowsItsLaw(Protocol):
+    """A seat of a nano world: for each message spoken so far, the distribution that it was drawn from."""
 
-    def hear(self, messages: list[str]) -> None: ...
-
-    def speak(self, turn: int, kind: str) -> list[str]: ...
-
-    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
-        """For each message spoken so far, the distribution that it was drawn from."""
-        ...
-
-    @property
-    def transcripts(self) -> Sequence[Transcript | None]:
-        """One a row; None where no model speaks."""
-        ...
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]: ...
 
 
 class ModelSeat:
@@ -138,7 +125,7 @@ class GatedSeat:
     that pleases is none.
     """
 
-    def __init__(self, seat: EpisodeSeat, model: SeatModel):
+    def __init__(self, seat: Seat, model: SeatModel):
         """``model`` is the one that speaks in ``seat``: its tokenizer and stop tokens are used."""
         self.seat, self.model, self.max_new_tokens = seat, model, seat.max_new_tokens
         self.failures: list[str] = []
@@ -159,74 +146,10 @@ class GatedSeat:
         return [Unsaid() if one.failure else one.words for one in said]
 
 
-class ScriptedSeat:
-    """The world's own users: with a hidden type a row, or the exact simulator that mixes and may sharpen them."""
-
-    def __init__(self, world: World, users: ScriptedUsers | BeliefUsers, keys: RowKeys):
-        self.world, self.users, self.keys = world, users, keys
-        self.transcripts: list[Transcript | None] = [None] * len(keys)
-        self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
-        self._distributions: list[Float[np.ndarray, "b n"]] = []
-
-    def hear(self, messages: list[str]) -> None:
-        self._acts = np.array([self.world.agent_index.get(m, -1) for m in messages])
-
-    def speak(self, turn: int, kind: str) -> list[str]:
-        uniforms = self.keys.uniforms(turn, "simulator")[:, 0]
-        if kind == "outcome":
-            probabilities = self.users.outcome_probabilities()
-            said = [self.world.spec.outcomes[o] for o in draw(probabilities, uniforms)]
-        else:
-            probabilities = self.users.reply_probabilities(self._acts)
-            replies = draw(probabilities, uniforms)
-            self.users.observe(self._acts, replies)
-            said = [self.world.spec.user_acts[r] for r in replies]
-        self._distributions.append(probabilities)
-        return said
-
-    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
-        return self._distributions
-
-
-class RefereedSeat:
-    """A simulator that speaks, and a world that says how it ended: by what was said, not by the simulator's last word.
-
-    ``referee`` holds, for each row, the belief over the types that the simulator may have been.
-    """
-
-    def __init__(self, seat: Seat, referee: BeliefUsers, keys: RowKeys):
-        self.seat, self.referee, self.keys = seat, referee, keys
-        self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
-        self._outcome: list[Float[np.ndarray, "b n"]] = []
-
-    @property
-    def transcripts(self) -> Sequence[Transcript | None]:
-        return self.seat.transcripts
-
-    def hear(self, messages: list[str]) -> None:
-        index = self.referee.world.agent_index
-        if all(m in index for m in messages):
-            self._acts = np.array([index[m] for m in messages])
-            self.seat.hear(messages)
-
-    def speak(self, turn: int, kind: str) -> list[str]:
-        world = self.referee.world
-        if kind == "outcome":
-            self._outcome = [self.referee.outcome_probabilities()]
-            drawn = draw(self._outcome[0], self.keys.uniforms(turn, "simulator")[:, 0])
-            return [world.spec.outcomes[o] for o in drawn]
-        said = self.seat.speak(turn, kind)
-        self.referee.observe(self._acts, np.array([world.user_index[reply] for reply in said]))
-        return said
-
-    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
-        return [*self.seat.distributions(), *self._outcome]
-
-
 class RoutedSeat:
-    """Several seats, each for its own rows of the batch; in text (``episodes.EpisodeSeat``) some rows may be silent."""
+    """Several seats, each for its own rows of the batch."""
 
-    def __init__(self, parts: Sequence[tuple[Int[np.ndarray, " p"], Any]]):
+    def __init__(self, parts: Sequence[tuple[Int[np.ndarray, " p"], Seat]]):
         self.parts = parts
         self.rows = sum(len(rows) for rows, _ in parts)
 
@@ -243,9 +166,9 @@ class RoutedSeat:
         for rows, seat in self.parts:
             seat.hear([messages[i] for i in rows])
 
-    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[Any]:
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str | Unsaid]:
         """One message from each of ``rows``, in their order; by default from all."""
-        said: dict[int, Any] = {}
+        said: dict[int, str | Unsaid] = {}
         for mine, seat in self.parts:
             if rows is None:
                 said |= zip(mine.tolist(), seat.speak(turn, kind), strict=True)
@@ -256,8 +179,8 @@ class RoutedSeat:
         return [said[i] for i in (range(self.rows) if rows is None else rows.tolist())]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
-        merged = []
-        for spoken in zip(*(seat.distributions() for _, seat in self.parts), strict=True):
+        merged, known = [], [seat for _, seat in self.parts if isinstance(seat, KnowsItsLaw)]
+        for spoken in zip(*(seat.distributions() for seat in known), strict=True):
             whole = np.zeros((self.rows, spoken[0].shape[1]))
             for (rows, _), part in zip(self.parts, spoken, strict=True):
                 whole[rows] = part

@@ -8,25 +8,22 @@ run's simulator model or one of its own.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from peft.tuners.lora import LoraLayer
 from transformers import PreTrainedModel
 
 from scope_lite.envs.turns import SeatName
-from scope_lite.method.config import RunConfig, closest
-from scope_lite.method.episodes import CONTEXT, EpisodeSeat, run_episodes, seat_systems
-from scope_lite.method.learner import Learner
-from scope_lite.method.prompted import Sampler, Voice
-from scope_lite.method.scene import Played
-from scope_lite.method.seats import ModelSeat
-from scope_lite.method.simulators import draw_tasks
-from scope_lite.method.text_cast import Partner, TextCast, TextMember, TextPanel, TrainedTextCast, read_text_panel
-from scope_lite.method.text_tasks import Split, open_task
+from scope_lite.method.config import RunConfig
+from scope_lite.method.dialogue import CONTEXT, Episode, Seat
+from scope_lite.method.members import TextMember, read_text_panel
+from scope_lite.method.prompted import PromptedSeat, Sampler, Voice
+from scope_lite.method.scene import Scene, Split
+from scope_lite.method.seats import GatedSeat, ModelSeat
+from scope_lite.method.text_tasks import open_task
 from scope_lite.method.text_vllm import VllmRollouts
 from scope_lite.models.api import open_sampler
 from scope_lite.models.endpoint import parse_endpoint
@@ -38,12 +35,16 @@ from scope_lite.models.replies import ReplyCache
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import cache_folder, text_panel
+from scope_lite.store.settings import closest
 
 if TYPE_CHECKING:
     from scope_lite.models.unsloth import UnslothBase
 
+STREAMS: dict[Split, Literal["simulator", "panel"]] = {"train": "simulator", "test": "panel"}
+"""what the random numbers of prompted simulators are keyed by, besides their row"""
 
-class TextScene:
+
+class TextScene(Scene[TextMember]):
     """Policy and simulators of one run in text."""
 
     threads = None  # a real model gains from every core
@@ -52,10 +53,8 @@ class TextScene:
         self.config, self.task = config, open_task(config.world, config.text)
         self.members = read_text_panel(text_panel(config.world))
         self._samplers: dict[str | None, Sampler] = {}
-        known = [m.name for m in self.members]
         for name in config.simulator.members:
-            if name not in known:
-                raise ScopeError(closest(name, known, "simulator"))
+            self.member(name)
         require_model(config.model)
         self.number_format = pick_format(pick_device(config.text.device), config.text.number_format)
         """what policy and simulators compute in; with an adapter folded into it (``fold_adapters``), float32"""
@@ -82,13 +81,22 @@ class TextScene:
         return unsloth_base(self.config) if self.config.text.training_engine == "unsloth" else None
 
     def member(self, name: str) -> TextMember:
-        return next(m for m in self.members if m.name == name)
+        found = next((m for m in self.members if m.name == name), None)
+        if found is None:
+            raise ScopeError(closest(name, [m.name for m in self.members], "simulator"))
+        return found
+
+    def in_both_seats(self) -> TextMember:
+        return TextMember("self", "collapsed", None, 1.0, "", False)
 
     def policy_model(self) -> SeatModel:
-        both_seats = (self.config.simulator.sharpness or 1.0) if self.config.simulator.kind == "self" else 1.0
-        return self.seat_model(None, both_seats)
+        return self.trainable(None, self.policy_sharpness)
 
-    def seat_model(self, model: str | None, sharpness: float = 1.0) -> SeatModel:
+    def simulator_model(self, member: TextMember) -> SeatModel:
+        sharpness = self.config.simulator.sharpness or 1 / member.temperature
+        return self.trainable(member.model or self.config.text.simulator_model, sharpness)
+
+    def trainable(self, model: str | None, sharpness: float = 1.0) -> SeatModel:
         """A frozen model that can be given an adapter; ``None`` and the policy's name share the policy's weights.
 
         Its own adapter, where it has one, is folded into it: that is where training starts.
@@ -102,79 +110,63 @@ class TextScene:
             return UnslothSeat(self._unsloth, sharpness)
         return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer, sharpness=sharpness)
 
-    def model_seat(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: list[str]) -> EpisodeSeat:
-        """A model of the trainer's in a seat of training or evaluation, sampled by the run's rollout engine."""
-        text = self.config.text
-        limit = text.max_new_tokens if seat == "policy" else text.reply_tokens
+    def prepare(self, members: Sequence[TextMember], split: Split) -> None:
+        if split == "train":  # those of the panel are opened when they are asked
+            for member in members:
+                self.voice(member, split)
+
+    def tasks(self, split: Split) -> int:
+        return self.task.count(split)
+
+    def told(self, playing: Sequence[TextMember], shared: RowKeys, split: Split) -> list[str]:
+        """What each row's simulator is told of its person: a persona of this split, or what the panel says."""
+        persons = draw_personas(self.task.personas[split], shared)
+        everyone = split == "train" and self.config.simulator.kind == "persona"
+        return [
+            person if everyone or (split == "test" and member.personas) else member.about
+            for member, person in zip(playing, persons, strict=True)
+        ]
+
+    def episode(self, task: int, split: Split, told: str) -> Episode:
+        return self.task.open(task, split, told)
+
+    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
+        return self._sampled(model, keys, "policy", systems, self.config.text.max_new_tokens)
+
+    def seat_learner(self, member: TextMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
+        return GatedSeat(self._sampled(model, keys, "simulator", systems, self.config.text.reply_tokens), model)
+
+    def _sampled(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], limit: int) -> Seat:
+        """A model of the trainer's, sampled by the run's rollout engine."""
         if self._vllm:
             return self._vllm.seat(self.loaded, model, keys, seat, systems, limit)
-        return ModelSeat(model, keys, seat, systems, max_new_tokens=limit)
+        return ModelSeat(model, keys, seat, list(systems), max_new_tokens=limit)
+
+    def seat_members(
+        self, playing: Sequence[TextMember], keys: RowKeys, systems: Sequence[str], split: Split
+    ) -> PromptedSeat:
+        voices = {member.name: self.voice(member, split) for member in playing}
+        return PromptedSeat([voices[m.name] for m in playing], systems, keys, STREAMS[split])
 
     def forget(self, model: SeatModel) -> None:
-        """A model that will speak no more; a rollout engine need not serve it any longer."""
+        """A past self that will speak no more; a rollout engine need not serve it any longer."""
         if self._vllm:
             self._vllm.forget(model)
+        super().forget(model)
 
-    def cast(self, learner: Learner) -> TextCast | TrainedTextCast:
-        if self.config.simulator.kind in ("trained", "self"):
-            return TrainedTextCast(self, learner)
-        return TextCast(self)
+    def context(self, policy: SeatModel) -> int | None:
+        return self.config.text.context or getattr(policy.model.config, "max_position_embeddings", None)
 
-    def panel(self, seen: Sequence[str]) -> TextPanel:
-        return TextPanel(self, set(seen))
-
-    def play(self, policy: SeatModel, cast: TextCast | TrainedTextCast, keys: RowKeys) -> Played:
-        names, about = cast.roles(keys)
-        rollouts = self.converse(policy, keys, cast.seat, about, names, "train")
-        self.require_counted(rollouts, f"step {keys.step}", cast.failures(), self.config.simulator.kind)
-        return Played(rollouts, None)
-
-    def require_counted(self, rollouts: list[Rollout], when: str, failures: Counter[str], kind: str = "") -> None:
-        """Refuse to go on where nothing was measured.
-
-        Raises:
-            ScopeError: no dialogue counts; says why, and what to do about a simulator of this ``kind``.
-        """
-        if any(r.counts for r in rollouts):
-            return
-        reasons = ", ".join(f"{reason} {count}" for reason, count in failures.most_common())
-        tries = f"{self.config.text.retries + 1} times in a row"
-        if kind in ("trained", "self"):
-            why = f"the simulator that learns says nothing that can be used ({reasons}); start from a larger model"
-        elif kind == "verbalized":
-            why = (
-                f"{tries} no list of the verbalized simulator could be read ({reasons}); set text.grammar to true, or "
-                "text.simulator_model to a larger one"
-            )
-        else:
-            why = (
-                f"{tries} the simulator said nothing that can be used ({reasons}); switch the thoughts of its model "
-                "off, raise text.reply_tokens, or set text.simulator_model to another one"
-            )
-        raise ScopeError(f"no dialogue of {when} counts: {why}")
-
-    def converse(
-        self, policy: SeatModel, keys: RowKeys, partner: Partner, about: list[str], names: list[str], split: Split
-    ) -> list[Rollout]:
-        """Play every row to its end, in training (a group has one task) or with the held-out tasks.
-
-        Args:
-            partner: seats the simulators of these rows under their system prompts.
-            about: what each row's simulator is told of its person; ``names[i]`` is its name.
+    def converse(self, *args: Any, **named: Any) -> list[Rollout]:
+        """As at nano; an engine rests afterwards.
 
         Raises:
             ScopeError: no simulator's model can read even its first chat.
         """
-        drawn = keys.by_group() if split == "train" else keys
-        numbers = draw_tasks(self.task.count(split), drawn)
-        episodes = [self.task.open(int(n), split, text) for n, text in zip(numbers, about, strict=True)]
-        seat = self.model_seat(policy, keys, "policy", seat_systems(episodes, "policy"))
-        simulators = partner(keys, seat_systems(episodes, "simulator"))
         for sampler in self._samplers.values():
             if isinstance(sampler, TextSampler):
                 sampler.readings.forget()  # a resumed run must read what the run that never stopped reads
-        limit = self.config.text.context or getattr(policy.model.config, "max_position_embeddings", None)
-        rollouts = run_episodes(episodes, seat, simulators, keys, names, limit)
+        rollouts = super().converse(*args, **named)
         if self._vllm:
             self._vllm.rest()
         if all(r.outcome == CONTEXT and not r.replies for r in rollouts):
@@ -184,7 +176,7 @@ class TextScene:
             )
         return rollouts
 
-    def metrics(self, rollouts: list[Rollout]) -> dict[str, float | None]:
+    def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float | None]:
         """The share of each outcome, by name, and how well the engine follows the trainer, where there is one."""
         ended = [r.outcome for r in rollouts]
         shares = {f"outcome/{name}": ended.count(name) / len(ended) for name in self.task.outcomes}
@@ -200,9 +192,9 @@ class TextScene:
                 "text.simulator_model out, or set text.rollout_engine to hf"
             )
 
-    def voice(self, member: TextMember, in_training: bool = False) -> Voice:
+    def voice(self, member: TextMember, split: Split = "test") -> Voice:
         """How a member is asked; in training, as the config says."""
-        config, text = self.config.simulator, self.config.text
+        config, text, in_training = self.config.simulator, self.config.text, split == "train"
         temperature = 1 / config.sharpness if in_training and config.sharpness else member.temperature
         sampler = self._sampler(member.model or text.simulator_model)
         lists = in_training and config.kind == "verbalized"
@@ -233,6 +225,11 @@ class TextScene:
                     model, text.device, record, text.prices, number_format=self.number_format, **budget
                 )
         return self._samplers[model]
+
+
+def draw_personas(personas: Sequence[str], keys: RowKeys) -> list[str]:
+    """A persona for each row, uniform; from ``keys.by_group()`` it is one for a whole group."""
+    return [personas[i] for i in (keys.once("persona") * len(personas)).astype(int)]
 
 
 def unsloth_base(config: RunConfig) -> UnslothBase:

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
 from scope_lite.envs import p4g_episode
+from scope_lite.envs.cooperbench import PairResult, PairTask, Suite, evaluate_pair, load_split
+from scope_lite.envs.cooperbench.episode import OUTCOMES, PairEpisode
+from scope_lite.envs.cooperbench.sandbox import fault
 from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.envs.prompts import personas, persuadee, persuadee_chat, persuader
 from scope_lite.method.config import TextConfig
-from scope_lite.method.episodes import CONTEXT, Episode
+from scope_lite.method.dialogue import CONTEXT, Episode
 from scope_lite.models.records import FAILED
+from scope_lite.store.errors import ScopeError
+from scope_lite.store.paths import COOPERBENCH_VARIABLE, path_in
 
 Split = Literal["train", "test"]
+WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+"""our own tasks need none of pytest's plugins, which take most of the time of a small test"""
 
 
 class TextTask(Protocol):
@@ -85,7 +93,7 @@ class Tau2Task:
 
         task = _tau2_tasks(self.domain, split)[number]
         user = user_system(guidelines(), f"{task.user_scenario}\n{about}")
-        return open_episode(self.domain, task, user, self.config.turns, "signatures")
+        return open_episode(self.domain, task, user, self.config.turns)
 
 
 @cache
@@ -96,6 +104,43 @@ def _tau2_tasks(domain: str, split: Split) -> list[Any]:
     return without_quarantined(domain, load_tasks(domain, split))
 
 
+class CooperTask:
+    """CooperBench: every pair of features in both orders; repositories of training and evaluation are disjoint."""
+
+    speaker = "software engineer"
+    outcomes = (*OUTCOMES, CONTEXT, FAILED)
+    personas = personas.ENGINEERS
+
+    def __init__(self, config: TextConfig):
+        """Raises ScopeError if foreign code cannot be contained here, or there is no pytest to run the tests."""
+        self.config = config
+        if reason := fault() or (
+            "" if find_spec("pytest") else "CooperBench's tests need pytest: `pip install pytest`"
+        ):
+            raise ScopeError(reason)
+
+    def count(self, split: Split) -> int:
+        return len(_pairs(split))
+
+    def open(self, number: int, split: Split, about: str) -> PairEpisode:
+        return PairEpisode(_pairs(split)[number], _judged, self.config.turns, about)
+
+
+@cache
+def _pairs(split: Split) -> list[PairTask]:
+    return load_split(split)
+
+
+@lru_cache(1024)
+def _judged(pair: PairTask, patches: tuple[str, str]) -> PairResult:
+    """The verdict; a group often writes the same patches twice."""
+    return evaluate_pair(
+        pair, patches, Suite() if path_in(COOPERBENCH_VARIABLE) else Suite(environment=WITHOUT_PLUGINS)
+    )
+
+
 def open_task(world: str, config: TextConfig) -> TextTask:
     """The task family of a text world."""
+    if world == "cooperbench":
+        return CooperTask(config)
     return P4GTask(config) if world == "p4g" else Tau2Task(world.removeprefix("tau2-"), config)

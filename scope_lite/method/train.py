@@ -1,4 +1,16 @@
-"""The loop: play, score, centre, train, log. One function for every method and scale."""
+"""The loop: play, score, centre, train, log. One function for every method and scale.
+
+A step, and where to read on:
+  1. play     scene.play                nano.py or text.py seat the two sides, dialogue.py lets them speak in turn
+  2. score    Rollout.reward            the world's value of the outcome, in [0, 1]
+  3. centre   grpo.counted_advantages   within a group, which has one task and one simulator: [1, 0, 0, 1] becomes
+                                        [1, -1, -1, 1] (Eq. 2)
+  4. train    learner.update            the policy; then partner.learn: a simulator that learns takes its own step
+                                        (cotraining.py), a frozen one does nothing
+  5. log      run.log                   one line of metrics.jsonl
+
+Not textbook GRPO: no KL by default, and a mean over tokens, not over rollouts (grpo.py says why).
+"""
 
 from __future__ import annotations
 
@@ -10,15 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
-from scope_lite.method.alarm import UNSEEN, collapse
+from scope_lite.method.alarm import UNSEEN, collapse, columns_of
 from scope_lite.method.config import RunConfig
-from scope_lite.method.grpo import group_advantages, reward_metrics
+from scope_lite.method.grpo import counted_advantages, counted_metrics
 from scope_lite.method.learner import Learner
-from scope_lite.method.scene import Scene, SceneCast, ScenePanel, open_scene
+from scope_lite.method.panel import Panel
+from scope_lite.method.partner import Partner
+from scope_lite.method.scene import Scene, open_scene
 from scope_lite.models.pretrained import NUMBER_FORMATS
+from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
 from scope_lite.store import RunFolder, recorded_format
 from scope_lite.store.files import read_lines
@@ -41,20 +55,20 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         on_step: called after every step with (step, steps, metrics).
     """
     name, content, fingerprint = config.run_name(), config.model_dump(mode="json"), config.fingerprint()
-    opened = RunFolder.open(root, content, name, fingerprint, fresh=fresh)
+    opened = RunFolder(root, content, name, fingerprint, fresh=fresh)
     scene = open_scene(config if fresh else in_format(config, opened.final))
     # before the folder is made: a model that cannot be read or trained leaves nothing behind
     players = None if is_finished(opened.final) and not fresh else _players(config, scene)
     with reproducible(scene.threads), opened as run:
         if run.finished:
             return run.path
-        learner, cast, panel = players or _players(config, scene)
+        learner, partner, panel = players or _players(config, scene)
         run.computes_in(scene.number_format)
         checkpoint = run.load_checkpoint()
         start = 0
         if checkpoint is not None:
             learner.load_state(checkpoint.tensors["policy"])
-            cast.load_state(checkpoint.tensors)
+            partner.load_state(checkpoint.tensors)
             start = checkpoint.step + 1
         evaluated = [row for row in read_lines(run.path / "metrics.jsonl") if UNSEEN in row]
         for step in range(start, config.steps + 1):
@@ -62,32 +76,32 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
             metrics: dict[str, Any] = {"step": step}
             timing: dict[str, float] = {}
             if step > 0:
-                found, timing = _play_and_learn(config, scene, learner, cast, step)
+                found, timing = _play_and_learn(config, scene, learner, partner, step)
                 metrics |= found
             last = step == config.steps
             if step % config.eval_every == 0 or last:
                 dialogues = config.final_dialogues if last else config.eval_dialogues
                 evaluation = panel.play(learner.model, config.seed, step, dialogues)
-                metrics |= {**panel.metrics(evaluation), **cast.answers()}
+                metrics |= {**panel.metrics(evaluation), **partner.answers()}
                 kept = [r.readable() for r in evaluation if r.member < KEPT_DIALOGUES]
                 run.log_rollouts([{"step": step, **r} for r in kept])
             evaluated += [metrics] if UNSEEN in metrics else []
-            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(pd.DataFrame(evaluated)).steps
+            metrics["collapse_alarm"] = UNSEEN in metrics and step in collapse(columns_of(evaluated)).steps
             timing["step_seconds"] = time.perf_counter() - began
             run.log(metrics, timing)
             run.progress(step, config.steps)
             if step and (step % config.checkpoint_every == 0 or last):
-                run.save_checkpoint(step, {"policy": learner.state(), **cast.state()}, {})
+                run.save_checkpoint(step, {"policy": learner.state(), **partner.state()}, {})
             if on_step is not None:
                 on_step(step, config.steps, metrics)
         run.finish()
         return run.path
 
 
-def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Any, ScenePanel]:
+def _players(config: RunConfig, scene: Scene[Any]) -> tuple[Learner, Partner[Any], Panel[Any]]:
     """The policy with its trainer, who it trains with, and who it is evaluated with."""
     learner = Learner(scene.policy_model(), config, seed=config.seed)
-    return learner, scene.cast(learner), scene.panel(seen=config.simulator.members if config.steps else ())
+    return learner, scene.partner(learner), scene.panel(seen=config.simulator.members if config.steps else ())
 
 
 def in_format(config: RunConfig, folder: Path) -> RunConfig:
@@ -99,22 +113,27 @@ def in_format(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def _play_and_learn(
-    config: RunConfig, scene: Scene, learner: Learner, cast: SceneCast, step: int
+    config: RunConfig, scene: Scene[Any], learner: Learner, partner: Partner[Any], step: int
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """One batch of rollouts and the update of each trained seat on it: metrics, and where the time went."""
     began = time.perf_counter()
+    # 1. play
     keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
-    rollouts, epsilon = scene.play(learner.model, cast, keys)
+    rollouts, epsilon = scene.play(learner.model, partner, keys)
     played = time.perf_counter()
+    # 2. score: NaN where a dialogue says nothing about the policy
     rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
     rewards = rewards.view(config.groups, config.group_size)
-    advantages = group_advantages(rewards, scale=config.scale_advantages).view(-1)
-    said = {i: t for i, r in enumerate(rollouts) if r.counts and (t := r.policy) and t.spoke}
-    waits = step <= config.simulator.head_start
-    update = learner.update(list(said.values()), advantages[list(said)], learn=not waits)
-    learned = cast.learn(step, rollouts, keys)
+    # 3. centre
+    advantages = counted_advantages(rewards, scale=config.scale_advantages).view(-1)
+    # 4. train, on the dialogues in which there is something to train
+    trained = {i: transcript_of(r) for i, r in enumerate(rollouts) if r.counts and transcript_of(r).spoke}
+    head_start = step <= config.simulator.head_start
+    update = learner.update(list(trained.values()), advantages[list(trained)], learn=not head_start)
+    learned = partner.learn(step, rollouts, keys)
+    # 5. log
     metrics = {
-        **reward_metrics(rewards),
+        **counted_metrics(rewards),
         **update,
         "simulator/epsilon": epsilon,
         **learned,
@@ -122,13 +141,19 @@ def _play_and_learn(
         "turns": float(np.mean([r.turns for r in rollouts])),
     }
     done = time.perf_counter()
-    tokens = sum(len(t.ids) for t in said.values())
+    tokens = sum(len(t.ids) for t in trained.values())
     timing = {
         "rollout_seconds": played - began,
         "train_seconds": done - played,
         "tokens_per_second": tokens / (done - began),
     }
     return metrics, timing
+
+
+def transcript_of(rollout: Rollout) -> Transcript:
+    """What the policy read and wrote; never missing: a policy that is trained has a transcript in every row."""
+    assert rollout.policy is not None
+    return rollout.policy
 
 
 @contextmanager

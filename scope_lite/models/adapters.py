@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, StringConstraints, ValidationError
 
 from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.paths import adapter_folder, checked_place, expanded
@@ -17,40 +18,28 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-LARGEST_ALPHA = 1e6
+Matrix = Annotated[str, StringConstraints(pattern=r"^[\w.]+$")]
+"""a matrix by its name; a pattern could take for ever"""
+Alpha = Annotated[int | float, Field(ge=-1e6, le=1e6)]
 
 
-def _is_whole(value: Any) -> bool:
-    return type(value) is int and value > 0
+class LoraSettings(BaseModel):
+    """The settings that say what an adapter computes, with peft's defaults; other ones must be off."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    r: PositiveInt
+    lora_alpha: Alpha
+    target_modules: Annotated[list[Matrix], Field(min_length=1)]
+    rank_pattern: dict[Matrix, PositiveInt] = {}
+    alpha_pattern: dict[Matrix, Alpha] = {}
+    layers_to_transform: int | list[int] | None = None
+    use_rslora: bool = False
+    use_dora: bool = False
+    init_lora_weights: Literal[True, False, "gaussian"] = True
+    """other starts change the base's weights"""
 
 
-def _is_alpha(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) <= LARGEST_ALPHA  # which NaN is not
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list | dict) and all(isinstance(n, str) and re.fullmatch(r"[\w.]+", n) for n in value)
-
-
-def _is_switch(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-READ: dict[str, tuple[Callable[[Any], bool], Any]] = {
-    "r": (_is_whole, ...),
-    "lora_alpha": (_is_alpha, ...),
-    "target_modules": (lambda v: isinstance(v, list) and bool(v) and _are_names(v), ...),
-    "rank_pattern": (lambda v: isinstance(v, dict) and _are_names(v) and all(map(_is_whole, v.values())), {}),
-    "alpha_pattern": (lambda v: isinstance(v, dict) and _are_names(v) and all(map(_is_alpha, v.values())), {}),
-    "layers_to_transform": (
-        lambda v: v is None or type(v) is int or (isinstance(v, list) and all(type(i) is int for i in v)),
-        None,
-    ),
-    "use_rslora": (_is_switch, False),
-    "use_dora": (_is_switch, False),
-    "init_lora_weights": (lambda v: v in (True, False, "gaussian"), True),  # other starts change the base's weights
-}
-"""settings that say what an adapter computes: which values are understood, and peft's default (...: none)"""
 REMARKS = {
     "auto_mapping", "base_model_name_or_path", "inference_mode", "loftq_config", "lora_dropout",
     "megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
@@ -147,9 +136,7 @@ def _is_copy(name: str, tensor: Tensor, own: Mapping[str, Tensor]) -> bool:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Those settings of an adapter that :data:`READ` names, checked; peft's other ones must be off.
-
-    Nothing is run that the file names, and its patterns are names: a regular expression may take for ever.
+    """An adapter's :class:`LoraSettings`, checked; nothing is run that the file names.
 
     Raises:
         ScopeError: no adapter's settings, or an adapter of a kind that would not be read as it was meant.
@@ -157,15 +144,16 @@ def read_settings(folder: Path) -> dict[str, Any]:
     content = _read_config(folder)
     if content.get("peft_type") != "LORA":
         raise ScopeError(f"the adapter in {folder} is of type {content.get('peft_type')!r}: only LORA can be used")
-    settings = {**{name: value for name, (_, value) in READ.items() if value is not ...}, **content}
-    for name, (right, _) in READ.items():
-        if name not in settings or not right(settings[name]):
-            told = repr(settings.get(name))[:60]
-            raise ScopeError(f"the adapter in {folder}: {name} is {told} in {CONFIG}, which cannot be used here")
-    for name in settings.keys() - READ.keys() - REMARKS:
-        if settings[name] not in (None, False, "none", [], {}):
+    try:
+        settings = LoraSettings.model_validate(content)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        told = repr(content.get(name))[:60]
+        raise ScopeError(f"the adapter in {folder}: {name} is {told} in {CONFIG}, which cannot be used here") from None
+    for name, value in (settings.model_extra or {}).items():
+        if name not in REMARKS and value not in (None, False, "none", [], {}):
             raise ScopeError(f"the adapter in {folder} uses {name}: only plain LoRA, rsLoRA and DoRA can be used")
-    return {name: settings[name] for name in READ if name != "init_lora_weights"}
+    return {name: getattr(settings, name) for name in LoraSettings.model_fields if name != "init_lora_weights"}
 
 
 def adapter_fingerprint(folder: Path) -> str:

@@ -14,8 +14,8 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from scope_lite.models.budget import Budget
 from scope_lite.models.completion import (
     LENGTH_FIELDS,
     TOO_LONG,
-    Completion,
     can_spare,
     most_tokens,
     one_line,
@@ -54,19 +53,8 @@ class Account:
     """answered ones"""
     tokens_read: int = 0
     tokens_written: int = 0
-    finish_reasons: Counter[str] = field(default_factory=Counter)
-    """why replies ended: "stop", "length", "content_filter", ..."""
     served: Counter[str] = field(default_factory=Counter)
     """requests by the model's name in the answer: an alias may move between two runs"""
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """Some replies to one history, asked for together where the endpoint can."""
-
-    key: str
-    messages: list[Message]
-    replies: int
 
 
 class _Try(threading.local):
@@ -93,12 +81,10 @@ class ApiSampler(Sampler):
         timeout: float = 60.0,
         retries: int = 4,
         replies_per_request: int = 16,
-        replay_only: bool = False,
     ) -> None:
         """``concurrency`` is the most requests under way, ``timeout`` the seconds after which a try without a whole
         answer counts as failed. What an endpoint refuses and replies can do without is left out from then on; one that
-        refuses or ignores several replies per request is asked for one at a time. With ``replay_only`` nothing is ever
-        sent.
+        refuses or ignores several replies per request is asked for one at a time.
 
         Raises:
             ScopeError: a number out of range.
@@ -111,7 +97,7 @@ class ApiSampler(Sampler):
         super().__init__(endpoint.model, cache)
         self.endpoint, self.budget = endpoint, budget or Budget()
         self.concurrency, self.timeout, self.retries = concurrency, timeout, retries
-        self.replies_per_request, self.replay_only = replies_per_request, replay_only
+        self.replies_per_request = replies_per_request
         self.account = Account()
         self._left_out: set[str] = set()
         """fields that the endpoint refused"""
@@ -143,43 +129,38 @@ class ApiSampler(Sampler):
     def _draw(
         self, todo: dict[str, list[Message]], known: dict[str, list[Reply]], replies: int, config: SamplingConfig
     ) -> Iterator[dict[str, list[Reply]]]:
-        if todo and self.replay_only:
-            key = next(iter(todo))
-            raise ScopeError(
-                f"a history has {len(known[key])} recorded replies of {self.name}, not {replies} "
-                f"({self.cache.path(key) if self.cache else 'no cache'}): record them once without replay_only"
-            )
-        most = self.replies_per_request
-        jobs = {
-            key: [_Job(key, messages, min(most, replies - i)) for i in range(len(known[key]), replies, most)]
-            for key, messages in todo.items()
-        }
-        arrived: dict[_Job, list[Reply]] = {}
-        for job, drawn in self._answers([job for asked in jobs.values() for job in asked], config):
-            arrived[job] = drawn
-            # in the order in which they were asked for, whatever order they come in
-            yield {job.key: known[job.key] + [r for asked in jobs[job.key] for r in arrived.get(asked, [])]}
-
-    def _answers(self, jobs: list[_Job], config: SamplingConfig) -> Iterator[tuple[_Job, list[Reply]]]:
-        """The jobs' replies as they arrive; after a failure nothing new is sent, and what is under way still counts."""
-        if not jobs:
+        """As answers arrive; after a failure nothing new is sent, and what is under way still counts."""
+        if not todo:
             return
         self._client  # noqa: B018  a missing key is told once, before any thread starts
-        failure: BaseException | None = None
+        failure: ScopeError | None = None
+        most = self.replies_per_request
         with ThreadPoolExecutor(self.concurrency) as pool:
-            futures = {pool.submit(self._ask, job, config): job for job in jobs}
+            parts = {
+                key: [
+                    pool.submit(self._ask, messages, min(most, replies - start), config)
+                    for start in range(len(known[key]), replies, most)
+                ]
+                for key, messages in todo.items()
+            }
+            key_of = {part: key for key, asked in parts.items() for part in asked}
+
+            def stop() -> None:
+                for part in key_of:
+                    part.cancel()
+
             try:
-                for future in as_completed(futures):
-                    if future.cancelled():
-                        continue
-                    drawn, error = future.result()
+                for part in as_completed(key_of):
+                    drawn, error = ([], None) if part.cancelled() else part.result()
                     if drawn:
-                        yield futures[future], drawn
-                    if error and not failure:
-                        failure = error
-                        _cancel(futures)
+                        # in the order in which they were asked for, whatever order they come in
+                        here = [p for p in parts[key_of[part]] if p.done() and not p.cancelled()]
+                        yield {key_of[part]: known[key_of[part]] + [reply for p in here for reply in p.result()[0]]}
+                    if error:
+                        failure = failure or error
+                        stop()
             finally:
-                _cancel(futures)
+                stop()
         if failure:
             raise failure
 
@@ -205,13 +186,15 @@ class ApiSampler(Sampler):
             self._try.open = False
             self.budget.close(self._try.worst, spent)
 
-    def _ask(self, job: _Job, config: SamplingConfig) -> tuple[list[Reply], ScopeError | None]:
-        """The job's replies, or as many as came before the error."""
+    def _ask(
+        self, messages: list[Message], replies: int, config: SamplingConfig
+    ) -> tuple[list[Reply], ScopeError | None]:
+        """So many replies, or as many as came before the error."""
         drawn: list[Reply] = []
         try:
-            while len(drawn) < job.replies:
+            while len(drawn) < replies:
                 most = 1 if "n" in self._left_out else self.replies_per_request
-                drawn += self._request(job.messages, min(most, job.replies - len(drawn)), config)
+                drawn += self._request(messages, min(most, replies - len(drawn)), config)
         except ScopeError as error:
             return drawn, error
         return drawn, None
@@ -228,7 +211,11 @@ class ApiSampler(Sampler):
             # The SDK's typed answer would make a number of "5" or true, and we look at every part ourselves.
             request = {"model": self.endpoint.model, "messages": whole, **fields}
             answer = self._client.post("/chat/completions", cast_to=object, body=request)
-            return self._book(read_completion(answer, wanted, config.temperature == 1), wanted, config)
+            replies, served, tokens = read_completion(answer, wanted, config.temperature == 1)
+            self._book(served, tokens, wanted * config.max_new_tokens)
+            if len(replies) < wanted:
+                self._left_out.add("n")
+            return replies
         except openai.APIStatusError as error:
             # A refusal costs nothing.
             said = f"{error.message} {error.body}"
@@ -259,25 +246,21 @@ class ApiSampler(Sampler):
             name: value for name, value in fields.items() if name not in self._left_out or not can_spare(name, value)
         }
 
-    def _book(self, answer: Completion, wanted: int, config: SamplingConfig) -> list[Reply]:
-        """Count and charge an answer; gives its replies."""
-        read, written = answer.tokens or (0, 0)
-        if answer.tokens:  # else the worst case is charged
+    def _book(self, served: str, tokens: tuple[int, int] | None, allowed: int) -> None:
+        """Count and charge an answer."""
+        read, written = tokens or (0, 0)
+        if tokens:  # else the worst case is charged
             self._end_try(self.budget.cost(read, written))
-        if written > wanted * config.max_new_tokens and self.budget.limit < math.inf:
+        if written > allowed and self.budget.limit < math.inf:
             raise ScopeError(
-                f"{self.endpoint.base_url} wrote {written} tokens where {wanted * config.max_new_tokens} were allowed, "
-                "so no budget can be kept: set length_field"
+                f"{self.endpoint.base_url} wrote {written} tokens where {allowed} were allowed, so no budget can be "
+                "kept: set length_field"
             )
-        if len(answer.replies) < wanted:
-            self._left_out.add("n")
         with self._books:
             self.account.requests += 1
             self.account.tokens_read += read
             self.account.tokens_written += written
-            self.account.finish_reasons.update(answer.reasons)
-            self.account.served[answer.model] += 1
-        return answer.replies
+            self.account.served[served] += 1
 
     def _complaint(self, error: openai.OpenAIError) -> ScopeError:
         """The SDK's error in one line."""
@@ -296,11 +279,6 @@ class ApiSampler(Sampler):
             told = error.body.get("message") if isinstance(error.body, dict) else None
             return ScopeError(f"{where} answered HTTP {error.status_code}{tries}: {one_line(told or error.body)}")
         return ScopeError(f"{where}: {one_line(error)}")
-
-
-def _cancel(futures: Iterable[Future[Any]]) -> None:
-    for future in futures:
-        future.cancel()
 
 
 def open_sampler(

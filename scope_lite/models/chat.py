@@ -1,7 +1,7 @@
 """How a tokenizer's chat template cuts a dialogue into appendable pieces of token ids.
 
 A transcript only grows, so the template must extend by prefix: rendering one more message may not change what was
-rendered before. That is probed once, at load (pitfalls P6 to P9). What the usual templates do:
+rendered before. That is probed once, at load. What the usual templates do:
 
 | template | earlier turns | what happens here |
 |---|---|---|

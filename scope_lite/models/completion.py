@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scope_lite.models.endpoint import UNTRUNCATED
@@ -35,26 +34,18 @@ def most_tokens(messages: Sequence[Message]) -> int:
     return text + TEMPLATE_TOKENS[0] + TEMPLATE_TOKENS[1] * len(messages)
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A chat completion, as far as it concerns us."""
+def read_completion(said: Any, most: int, with_logprobs: bool) -> tuple[list[Reply], str, tuple[int, int] | None]:
+    """What concerns us of a chat completion, which may be anything that came as JSON.
 
-    replies: list[Reply]
-    reasons: list[str]
-    """why the replies ended"""
-    model: str
-    """what the endpoint calls the model that answered"""
-    tokens: tuple[int, int] | None
-    """read and written; None where the endpoint does not say it, or says what can't be true"""
+    Returns:
+        The first ``most`` replies, what the endpoint calls the model that answered, and the tokens read and written;
+        None for these where the endpoint does not say it, or says what can't be true.
 
-
-def read_completion(said: Any, most: int, with_logprobs: bool) -> Completion:
-    """The first ``most`` replies of an answer, which may be anything that came as JSON; ValueError if it is no chat
-    completion."""
+    Raises:
+        ValueError: it is no chat completion.
+    """
     try:
-        choices = said["choices"][:most]
-        replies = [read_choice(choice, with_logprobs) for choice in choices]
-        reasons = [one_line(choice.get("finish_reason")) for choice in choices]
+        replies = [read_choice(choice, with_logprobs) for choice in said["choices"][:most]]
     except (AttributeError, TypeError, KeyError) as error:
         raise ValueError from error
     if not replies:
@@ -64,8 +55,7 @@ def read_completion(said: Any, most: int, with_logprobs: bool) -> Completion:
     # Nobody reads nothing, or writes words of no tokens.
     least = (("prompt_tokens", 1), ("completion_tokens", int(any(reply.text for reply in replies))))
     read, written = (_count(account.get(name), lowest) for name, lowest in least)
-    tokens = None if read is None or written is None else (read, written)
-    return Completion(replies, reasons, one_line(said.get("model")), tokens)
+    return replies, one_line(said.get("model")), None if read is None or written is None else (read, written)
 
 
 def read_choice(choice: Any, with_logprobs: bool) -> Reply:

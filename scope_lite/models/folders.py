@@ -91,14 +91,20 @@ def read_tokenizer(folder: Path, **options: Any) -> PreTrainedTokenizerBase:
         raise ScopeError(f"could not load the tokenizer in {folder}: {first_line(error)}") from error
 
 
-def read_model(folder: Path, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
-    """A causal language model from the safetensors files of a folder, in eval mode.
+def read_model(folder: Path, dtype: torch.dtype, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A causal language model, in eval mode, from the safetensors files of a folder, and its tokenizer.
 
     Raises:
-        ScopeError: it cannot be read, wants code of its own, or its weights are not those that its config asks for.
+        ScopeError: it cannot be read, wants code of its own, its weights are not those that its config asks for, or the
+            tokenizer has ordinary tokens that the model has no embedding for.
     """
+    tokenizer = read_tokenizer(folder)
     check_files(folder, read_config(folder))
-    return load_weights(folder, dtype, use_safetensors=True, **options)
+    model = load_weights(folder, dtype, use_safetensors=True, **options)
+    rows, added = model.get_input_embeddings().num_embeddings, tokenizer.added_tokens_decoder
+    if over := [token for token, i in tokenizer.get_vocab().items() if i >= rows and i not in added]:
+        raise ScopeError(f"the tokenizer in {folder} is another model's: {len(over)} tokens have no embedding")
+    return model, tokenizer
 
 
 @quiet_transformers()
@@ -171,18 +177,6 @@ def require_computing(model: PreTrainedModel, folder: Path) -> None:
         raise ScopeError(f"the model in {folder} cannot compute: {first_line(error)}") from error
     if not _finite_ends(logits):
         raise ScopeError(f"the model in {folder} computes NaN or infinity: see the numbers in its config.json")
-
-
-def check_tokens(tokenizer: Any, model: PreTrainedModel, folder: Path) -> None:
-    """Refuse a tokenizer whose ordinary tokens the model has no embedding for.
-
-    Raises:
-        ScopeError: names one.
-    """
-    rows, added = model.get_input_embeddings().num_embeddings, tokenizer.added_tokens_decoder
-    over = [token for token, i in tokenizer.get_vocab().items() if i >= rows and i not in added]
-    if over:
-        raise ScopeError(f"the tokenizer in {folder} is another model's: {len(over)} tokens have no embedding")
 
 
 def check_files(folder: Path, config: PreTrainedConfig) -> set[str]:

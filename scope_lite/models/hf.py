@@ -22,7 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
 
 from scope_lite.models.chat import ChatFormat, stop_ids
-from scope_lite.models.folders import check_tokens, read_model, read_tokenizer, require_computing
+from scope_lite.models.folders import read_model, require_computing
 from scope_lite.models.lora import add_lora, require_state
 from scope_lite.models.records import TokenBatch
 from scope_lite.store.errors import ScopeError
@@ -38,8 +38,7 @@ def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
     """
     if not (folder / "config.json").exists():
         raise ScopeError(f"no model in {folder}; run 'scope-lite nano build' or give another model")
-    model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa"), read_tokenizer(folder)
-    check_tokens(tokenizer, model, folder)
+    model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa")
     require_computing(model, folder)
     return model.requires_grad_(False), tokenizer
 
@@ -53,6 +52,9 @@ def share_weights(model: PreTrainedModel) -> PreTrainedModel:
 class SeatModel:
     """A causal LM in one seat. ``choices`` names sets of token ids that a sample may be confined to."""
 
+    adapter: str | None = "default"
+    """the name of this seat's adapter in ``peft``"""
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -60,23 +62,22 @@ class SeatModel:
         choices: Mapping[str, list[int]] | None = None,
         sharpness: float = 1.0,
     ):
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model = self.base = model
+        self.tokenizer, self.choices, self.sharpness = tokenizer, choices or {}, sharpness
         self.format = ChatFormat(tokenizer)
         self.peft: Any = None
-        self.base = model
         self._merged: PreTrainedModel | None = None
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
         vocabulary = model.config.vocab_size
         self.stop_ids = stop_ids(model, tokenizer)
-        self.choice_index = {"": 0} | {name: i + 1 for i, name in enumerate(choices or {})}
-        self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in (choices or {}).items()}
+        self.choice_index = {name: i for i, name in enumerate(["", *self.choices])}
+        self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in self.choices.items()}
         self.choice_bias = torch.zeros(len(self.choice_index), vocabulary)
         # sharpness is a user's; a model that plays both seats chooses its acts as it is
         scales = [1.0 if name == "act" else sharpness for name in self.choice_index]
         self.choice_scale = torch.tensor(scales)
-        for name, ids in (choices or {}).items():
+        for name, ids in self.choices.items():
             row = self.choice_bias[self.choice_index[name]]
             row.fill_(-torch.inf)
             row[torch.tensor(ids)] = 0.0
@@ -86,22 +87,24 @@ class SeatModel:
 
         lm_head is adapted too: without it a model this small keeps an entropy floor near .6 nats.
         """
+        self._attach(rank, alpha, seed)
+
+    def _attach(self, rank: int, alpha: int, seed: int) -> None:
         head = not self.model.config.tie_word_embeddings
         self.peft = add_lora(share_weights(self.model), rank, alpha, seed, head)
         self.model = self.peft.get_base_model()
 
     def reference(self) -> SeatModel:
         """This seat without its adapter, on the same base: the anchor of KL terms, and what a new adapter begins on."""
-        bare = copy.copy(self)
-        bare.model, bare.peft, bare._merged = self.base, None, None
-        return bare
+        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness)
 
     def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
         """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
-        past, shape = self.reference(), self.peft.peft_config["default"]
-        past.add_adapter(shape.r, shape.lora_alpha, seed=0)
+        past, shape = self.reference(), self.peft.peft_config[self.adapter]
+        past._attach(shape.r, shape.lora_alpha, seed=0)
         past.load_adapter_state(dict(adapter))
-        past.model.requires_grad_(False)
+        for parameter in past.trainable():
+            parameter.requires_grad_(False)
         return past
 
     def release(self) -> None:
@@ -116,15 +119,13 @@ class SeatModel:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def adapter_state(self) -> dict[str, Tensor]:
-        """The adapter's tensors by name, detached copies."""
-        return {
-            name: t.detach().clone()
-            for name, t in get_peft_model_state_dict(self.peft, save_embedding_layers=False).items()
-        }
+        """The adapter's tensors by name, copies on the CPU."""
+        state = get_peft_model_state_dict(self.peft, adapter_name=self.adapter, save_embedding_layers=False)
+        return {name: t.detach().cpu().clone() for name, t in state.items()}
 
     def load_adapter_state(self, state: dict[str, Tensor]) -> None:
         require_state(state, self.adapter_state())
-        set_peft_model_state_dict(self.peft, state)
+        set_peft_model_state_dict(self.peft, state, adapter_name=self.adapter)
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
         """Logits of the next token, sharpened, minus infinity outside the allowed set."""
@@ -138,12 +139,15 @@ class SeatModel:
         The head runs only where a token is trained: nothing else is ever a logit. What a GPU computed comes to the CPU
         token by token, where the loss is; the distributions stay where they are.
         """
+        log_all = self.logits(self.hidden_before(batch), batch.choice).log_softmax(-1)
+        return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
+
+    def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
+        """The hidden state that predicts each generated token."""
         place = self.device
         mask = None if batch.attention.all() else batch.attention.long().to(place)
         hidden = self.model.model(input_ids=batch.ids.to(place), attention_mask=mask, use_cache=False).last_hidden_state
-        before = hidden[batch.row.to(place), batch.column.to(place) - 1]
-        log_all = self.logits(before, batch.choice).log_softmax(-1)
-        return log_all.gather(-1, batch.targets.to(place)[:, None])[:, 0].cpu(), log_all
+        return hidden[batch.row.to(place), batch.column.to(place) - 1]
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:

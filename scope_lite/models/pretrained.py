@@ -13,9 +13,6 @@ import hashlib
 import importlib.metadata
 import io
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +21,6 @@ from filelock import FileLock
 
 from scope_lite.models.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.models.folders import (
-    check_tokens,
     load_weights,
     quiet_transformers,
     read_model,
@@ -34,6 +30,7 @@ from scope_lite.models.folders import (
 from scope_lite.store.contents import EMBEDDED as SMOLLM2
 from scope_lite.store.contents import folder_fingerprint
 from scope_lite.store.errors import ScopeError
+from scope_lite.store.files import plain_disk_errors, replacing
 from scope_lite.store.paths import CONVERSION_NOTE, cache_folder, expanded, value_in
 
 if TYPE_CHECKING:
@@ -113,8 +110,7 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto", number_format:
     dtype = pick_format(place, number_format)
     base, adapter = split_adapter(model)
     folder = find_model(base)
-    tokenizer, weights = read_tokenizer(folder), read_model(folder, getattr(torch, dtype))
-    check_tokens(tokenizer, weights, folder)
+    weights, tokenizer = read_model(folder, getattr(torch, dtype))
     if not getattr(tokenizer, "chat_template", None):
         raise ScopeError(f"the tokenizer in {folder} has no chat template; take an instruction-tuned model")
     name = "SmolLM2-135M-Instruct" if str(base) == SMOLLM2 else folder.resolve().name
@@ -167,10 +163,9 @@ def pick_format(device: torch.device, asked: str = "auto") -> str:
 def native_format(device: torch.device) -> str:
     """Choose the number format by a rule: "bfloat16" where the hardware computes in it, else "float32".
 
-    Without bf16 units a CPU widens every number before it multiplies. On an AVX2 machine (2 Zen 3 cores) that made
-    one decoding step of SmolLM2 2.5 to 5 times slower and reading a prompt 7 times slower than fp32; with AMX or
-    AVX512-bf16, bf16 is about twice as fast. The rule looks at CPU flags, so that the same machine always gives
-    the same numbers; a race between the two would not.
+    Without bf16 units a CPU widens every number before it multiplies, and is several times slower than in fp32; with
+    AMX or AVX512-bf16 it is about twice as fast. The rule looks at CPU flags, so that the same machine always gives the
+    same numbers; a race between the two would not.
     """
     import torch
 
@@ -200,21 +195,16 @@ def embedded_gguf() -> Path:
 
 
 def _converted_smollm2() -> Path:
-    """The dequantised SmolLM2 folder, made now if absent or damaged; only one process converts at a time."""
+    """The dequantised SmolLM2 folder (300 MB), made now if absent or damaged; only one process converts at a time."""
     gguf = embedded_gguf()
     target = cache_folder() / "models" / f"smollm2-135m-instruct-v{CONVERTER_VERSION}"
     if _is_complete(target, gguf):
         return target
-    try:
+    with plain_disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(str(target) + ".lock"):
             if not _is_complete(target, gguf):
                 _convert(gguf, target)
-    except OSError as error:
-        raise ScopeError(
-            f"could not write the converted model to {target.parent} (300 MB needed): {error}; "
-            "free some space or set SCOPE_LITE_CACHE to another folder"
-        ) from error
     return target
 
 
@@ -230,20 +220,12 @@ def _is_complete(target: Path, gguf: Path) -> bool:
 
 
 def _convert(gguf: Path, target: Path) -> None:
-    """Dequantise into a temporary folder beside ``target``, then put it in place with one rename."""
-    for stale in target.parent.glob(".converting-*"):  # left by a process that was killed; we hold the lock
-        shutil.rmtree(stale, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".converting-", dir=target.parent))
-    try:
-        _dequantise(gguf, scratch)
-        sizes = {path.name: path.stat().st_size for path in scratch.iterdir()}
+    """Dequantise into a folder beside ``target``, which takes its place when it is whole; we hold the lock."""
+    with replacing(target) as beside:
+        _dequantise(gguf, beside)
+        sizes = {path.name: path.stat().st_size for path in beside.iterdir()}
         note = json.dumps({"gguf_bytes": gguf.stat().st_size, "files": sizes})
-        (scratch / CONVERSION_NOTE).write_text(note, encoding="utf-8")
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(scratch, target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        (beside / CONVERSION_NOTE).write_text(note, encoding="utf-8")
 
 
 def _dequantise(gguf: Path, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """What a rollout leaves behind: one append-only transcript a seat, and what the dialogue earned.
 
 A transcript holds the very token ids that the model saw or sampled. Nothing is ever
-decoded and tokenized again, so the ids trained are the ids sampled (pitfall P6).
+decoded and tokenized again, so the ids trained are the ids sampled.
 """
 
 from __future__ import annotations

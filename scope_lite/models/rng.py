@@ -1,8 +1,8 @@
 """Random numbers that are a function of where they are used, not of what was drawn before.
 
 Every draw of a rollout is keyed by (run, step, group, member, turn, seat, token). So the
-members of a group differ (pitfall P20), a batch gives the same dialogues as one row at a
-time, and a resumed run continues exactly, with no generator state to save (P21).
+members of a group differ, a batch gives the same dialogues as one row at a
+time, and a resumed run continues exactly, with no generator state to save.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 SEATS = {"policy": 1, "simulator": 2, "task": 3, "panel": 4}
+ONCE = {"user": 0, "persona": 1, "random reward": 2, "pool entry": 3, "task": 4, "prompt": 5}
+"""what is drawn once a dialogue, before it begins; no two of these share a number, or they would be correlated"""
 
 
 def mix(value: np.ndarray) -> np.ndarray:
@@ -48,6 +50,10 @@ class RowKeys:
     def by_group(self) -> RowKeys:
         """The same rows without their place in the group: what is drawn from these is one for the whole group."""
         return RowKeys(self.run, self.step, self.group, np.zeros_like(self.member))
+
+    def once(self, what: str) -> Float[np.ndarray, " b"]:
+        """One uniform number a row for what is drawn once a dialogue (a key of :data:`ONCE`)."""
+        return self.uniforms(0, "task", token=ONCE[what])[:, 0]
 
     def uniforms(self, turn: int, seat: str, token: int = 0, n: int = 1) -> Float[np.ndarray, "b n"]:
         """``n`` uniform numbers in [0, 1) for each row at this turn, seat and token."""

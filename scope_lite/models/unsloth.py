@@ -15,23 +15,21 @@ Unsloth wants to be imported before transformers; ``import unsloth`` first in a 
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from peft import LoraConfig
-from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from scope_lite.models.adapters import split_adapter
 from scope_lite.models.folders import check_files, read_config, require_finite, require_whole
 from scope_lite.models.hf import SeatModel, Session
-from scope_lite.models.lora import kinds_of, lora_matrices, require_state, require_trained
+from scope_lite.models.lora import kinds_of, lora_matrices, require_trained
 from scope_lite.models.pretrained import LoadedModel, find_model, pick_device, pick_format
 from scope_lite.models.records import TokenBatch
 from scope_lite.store.contents import folder_fingerprint
@@ -42,7 +40,7 @@ FIRST = "default"
 """what Unsloth calls the first adapter of a model"""
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
 """largest difference, in nats, that the same token's log probability may show between two ways to compute it; in 16
-bits, kernels of different shapes round differently (engines.hf: up to .3 nats in bf16)"""
+bits, kernels of different shapes round differently (up to .3 nats in bf16)"""
 ALIKE = 0.05
 """the same between two batches of one shape: they are computed alike, so that in 16 bits, too, there is next to none"""
 PROBE = ([3, 5, 8, 13, 21, 34, 55], [4, 7, 11])
@@ -200,23 +198,15 @@ class UnslothSeat(SeatModel):
     def __init__(self, base: UnslothBase, sharpness: float = 1.0):
         super().__init__(base.lm, base.tokenizer, sharpness=sharpness)
         self.unsloth = base
-        self.adapter: str | None = None
+        self.adapter = None
         self.cached = False
         """whether this model's key-value cache gives what a whole forward pass gives"""
 
     def reference(self) -> UnslothSeat:
-        """The base without any adapter."""
-        bare = copy.copy(self)
-        bare.adapter = None
+        """The base without any adapter; a past self is one more adapter on it."""
+        bare = UnslothSeat(self.unsloth, self.sharpness)
+        bare.cached = self.cached
         return bare
-
-    def snapshot(self, adapter: Mapping[str, Tensor]) -> UnslothSeat:
-        """A past self, as one more adapter on the shared base."""
-        past, shape = self.reference(), self.unsloth.peft.peft_config[FIRST]
-        past.adapter = self.unsloth.free_name()
-        self.unsloth.add(past.adapter, shape.r, shape.lora_alpha, seed=0)
-        past.load_adapter_state(dict(adapter))
-        return past
 
     def release(self) -> None:
         if self.adapter:
@@ -227,37 +217,28 @@ class UnslothSeat(SeatModel):
 
         Unlike ``models.hf`` it leaves an untied lm_head alone: Unsloth would train a full copy of it.
         """
+        self._attach(rank, alpha, seed)
+        self.check()
+
+    def _attach(self, rank: int, alpha: int, seed: int) -> None:
         self.adapter = self.unsloth.free_name()
         self.unsloth.add(self.adapter, rank, alpha, seed)
         self.model, self.peft = self.unsloth.lm, self.unsloth.peft
-        self.check()
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters of this seat's adapter, in the order of the model."""
         return [p for name, p in self.unsloth.peft.named_parameters() if f".{self.adapter}." in name]
-
-    def adapter_state(self) -> dict[str, Tensor]:
-        state = get_peft_model_state_dict(self.unsloth.peft, adapter_name=self.adapter, save_embedding_layers=False)
-        return {name: t.detach().cpu().clone() for name, t in state.items()}
-
-    def load_adapter_state(self, state: dict[str, Tensor]) -> None:
-        require_state(state, self.adapter_state())
-        set_peft_model_state_dict(self.unsloth.peft, state, adapter_name=self.adapter)
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
         """Logits of the next token, sharpened; text knows no sets of allowed tokens."""
         with self.unsloth.precision():
             return self.unsloth.lm.get_output_embeddings()(hidden).float() / self.temperature
 
-    def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
-        """As ``SeatModel.token_logprobs``; the head runs only where a token is trained."""
+    def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
+        """As ``SeatModel.hidden_before``, with this seat's adapter."""
         place = self.unsloth.device
         with self.unsloth.use(self.adapter):
-            hidden = self.unsloth.hidden(batch.ids)
-            before = hidden[batch.row.to(place), batch.column.to(place) - 1]
-            log_all = self.logits(before, batch.choice).log_softmax(-1)
-        chosen = log_all.gather(-1, batch.targets.to(place)[:, None])[:, 0]
-        return chosen.cpu(), log_all
+            return self.unsloth.hidden(batch.ids)[batch.row.to(place), batch.column.to(place) - 1]
 
     def speaking_model(self) -> PreTrainedModel:
         return self.unsloth.lm
@@ -313,9 +294,10 @@ class UnslothSeat(SeatModel):
 class RereadSession(Session):
     """Growing dialogues that are read anew whenever they grow: slower, and right with any forward pass."""
 
+    seat: UnslothSeat
+
     def __init__(self, seat: UnslothSeat, rows: int):
         super().__init__(seat, rows)
-        self.owner = seat
         self.read: list[list[int]] = [[] for _ in range(rows)]
 
     @torch.no_grad()
@@ -326,10 +308,10 @@ class RereadSession(Session):
         lengths = torch.tensor([len(self.read[i]) for i in rows])
         width = int(lengths.max())
         ids = torch.tensor([self.read[i] + [0] * (width - len(self.read[i])) for i in rows])
-        with self.owner.unsloth.use(self.owner.adapter):
-            output = self.owner.unsloth.hidden(ids)
-        newest = output[torch.arange(len(rows)), lengths - 1]
-        newest = newest.to(self.owner.unsloth.dtype)  # the head's
+        unsloth = self.seat.unsloth
+        with unsloth.use(self.seat.adapter):
+            output = unsloth.hidden(ids)
+        newest = output[torch.arange(len(rows)), lengths - 1].to(unsloth.dtype)  # the head's
         if self.hidden.shape[1] == 0:
             self.hidden = newest.new_zeros(len(pieces), newest.shape[1])
         self.hidden = self.hidden.index_copy(0, torch.tensor(rows, device=newest.device), newest)
@@ -338,16 +320,15 @@ class RereadSession(Session):
 class CachedSession(Session):
     """A ``Session`` that computes with its seat's adapter, whichever seat spoke before."""
 
-    def __init__(self, seat: UnslothSeat, rows: int):
-        super().__init__(seat, rows)
-        self.owner = seat
+    seat: UnslothSeat
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:
-        self.owner.unsloth.peft.eval()
-        with self.owner.unsloth.use(self.owner.adapter), self.owner.unsloth.precision():
+        unsloth = self.seat.unsloth
+        unsloth.peft.eval()
+        with unsloth.use(self.seat.adapter), unsloth.precision():
             super().append(pieces)
-        self.hidden = self.hidden.to(self.owner.unsloth.dtype)  # the head's
+        self.hidden = self.hidden.to(unsloth.dtype)  # the head's
 
 
 def _difference(seat: UnslothSeat, a: Float[Tensor, "n d"], b: Float[Tensor, "n d"]) -> float:

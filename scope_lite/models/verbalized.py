@@ -29,15 +29,9 @@ text ::= [A-Za-z0-9$$] [ !#-\[\]-~]{1,$characters}
 """
 """EBNF for a verbalized list, in which everything is bounded.
 
-A JSON schema, the only form that endpoints know, bounds less: the spaces and line ends between its parts are free, and
-a number may have any digits (.69 came as 0.68999999999999995), so a small model runs into its token limit. Of 24 lists
-of three by SmolLM2 on vLLM (four chats, 160 tokens) the strict parser read 24 under the grammar (then of fewer
-characters); 21 under a schema that bounds numbers and texts, 19 where it lists the 99 probabilities, 2 under a plain
-one; and none without any. So there is one way to hold a list to its form, and an endpoint is asked without.
-
-A text has every printable ASCII character but the two that JSON escapes, and begins with a letter, a digit or $. A
-smaller alphabet is not neutral: without $ and %, and with a capital at the start, SmolLM2's lists that were asked for a
-donation (4 chats, 24 lists) stated an amount with probability .05, with the three .12, and 24 direct replies .33.
+A JSON schema, the only form that endpoints know, leaves spaces, line ends and digits free, so a small model runs into
+its token limit: an endpoint is asked without. A text has every printable ASCII character but the two that JSON escapes,
+and begins with a letter, a digit or $: a smaller alphabet is not neutral (without $ and % fewer amounts are stated).
 """
 REASONS = gate.REASONS | {
     "no_list": "no JSON list of candidates in the output",
@@ -76,7 +70,7 @@ class VerbalizedDistribution:
     duplicates: int
     """candidates that repeated another one; their probabilities were added"""
     repairs: tuple[str, ...] = ()
-    """what the tolerant parser had to forgive; empty if the output was exactly as asked"""
+    """what had to be forgiven; empty if the output was exactly as asked"""
 
     def draw(self, uniform: float) -> str:
         """The candidate at ``uniform`` (in [0, 1)) of the cumulative distribution."""
@@ -89,10 +83,8 @@ class ParseAccount:
     """What became of every output: the numbers that must stand beside any result obtained by Verbalized Sampling."""
 
     calls: int = 0
-    strict: int = 0
-    """read as asked, without any repair"""
     repaired: int = 0
-    """read by the tolerant parser only"""
+    """read, but not exactly as asked"""
     failures: Counter[str] = field(default_factory=Counter)
     """outputs that could not be read, by reason"""
     sum_off: int = 0
@@ -119,7 +111,6 @@ class ParseAccount:
         if isinstance(outcome, VerbalizedParseError):
             self.failures[outcome.reason] += 1
             return
-        self.strict += not outcome.repairs
         self.repaired += bool(outcome.repairs)
         self.sum_off += abs(outcome.stated_sum - 1) > SUM_TOLERANCE
         self.with_duplicates += outcome.duplicates > 0
@@ -135,36 +126,30 @@ def grammar(candidates: int = 5, characters: int = 60) -> str:
 Outcome = VerbalizedDistribution | VerbalizedParseError
 
 
-def read_outputs(
-    outputs: Iterable[str], candidates: int = 5, strict: bool = False
-) -> tuple[list[Outcome], ParseAccount]:
+def read_outputs(outputs: Iterable[str], candidates: int = 5) -> tuple[list[Outcome], ParseAccount]:
     """Parse many outputs; return one outcome each, in order, and the account. Nothing is dropped or replaced."""
     account = ParseAccount()
-    outcomes = [read_output(output, candidates, strict) for output in outputs]
+    outcomes = [read_output(output, candidates) for output in outputs]
     for outcome in outcomes:
         account.add(outcome)
     return outcomes, account
 
 
-def read_output(
-    output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None, finished: bool = True
-) -> Outcome:
+def read_output(output: str, candidates: int = 5, tokens: int | None = None, finished: bool = True) -> Outcome:
     """What :func:`parse` gives, or why it gives nothing."""
     try:
-        return parse(output, candidates, strict, tokens, finished)
+        return parse(output, candidates, tokens, finished)
     except VerbalizedParseError as error:
         return error
 
 
-def parse(
-    output: str, candidates: int = 5, strict: bool = False, tokens: int | None = None, finished: bool = True
-) -> VerbalizedDistribution:
+def parse(output: str, candidates: int = 5, tokens: int | None = None, finished: bool = True) -> VerbalizedDistribution:
     """Read one output as a distribution over replies; what is thought aloud before it is passed over.
 
-    Strict: the whole output is one JSON list of exactly ``candidates`` objects with exactly the keys "text" and
-    "probability". Tolerant: text around the list, a wrapping object, other common key names, extra keys,
-    probabilities as "0.3" or "30%", and another number of candidates (two or more) are forgiven, and each forgiveness
-    is named in ``repairs``. Both: probabilities are numbers from 0 to 1, not all zero; they are renormalised.
+    As asked, an output is one JSON list of exactly ``candidates`` objects with the keys "text" and "probability".
+    Forgiven, and named in ``repairs``, are text around the list, a wrapping object, other common key names, extra keys,
+    probabilities as "0.3" or "30%", and another number of candidates (two or more). Probabilities are numbers from 0
+    to 1, not all zero; they are renormalised.
 
     Args:
         tokens: the most that a candidate was to have; None: no limit.
@@ -175,21 +160,19 @@ def parse(
         VerbalizedParseError: nothing else, whatever the output.
     """
     said = gate.after_thoughts(output)
-    if said is None or (strict and said != output):
+    if said is None:
         raise VerbalizedParseError("thought")
     repairs = ["thought"] if said != output else []
     output = said.strip()
     exact = _load(output)
-    if strict and not isinstance(exact, list):
-        raise VerbalizedParseError("no_list" if "[" not in output else "bad_json")
     if not finished and exact is None:
         raise VerbalizedParseError("bad_json")
     items = exact if isinstance(exact, list) else _find_list(output, exact, repairs)
+    if len(items) < 2:
+        raise VerbalizedParseError("wrong_count", f"{len(items)} instead of {candidates}")
     if len(items) != candidates:
-        if strict or len(items) < 2:
-            raise VerbalizedParseError("wrong_count", f"{len(items)} instead of {candidates}")
         repairs.append("count")
-    pairs = [_pair(item, strict, repairs, tokens) for item in items]
+    pairs = [_pair(item, repairs, tokens) for item in items]
     return _distribution(pairs, tuple(dict.fromkeys(repairs)))
 
 
@@ -237,19 +220,16 @@ def _find_list(output: str, whole: Any, repairs: list[str]) -> list[Any]:
     return found
 
 
-def _pair(item: Any, strict: bool, repairs: list[str], tokens: int | None) -> tuple[str, float]:
+def _pair(item: Any, repairs: list[str], tokens: int | None) -> tuple[str, float]:
+    """Text and probability of one candidate."""
     if not isinstance(item, dict):
         raise VerbalizedParseError("bad_item")
-    if set(item) == {"text", "probability"}:
-        return _text(item["text"], tokens), _probability(item["probability"], strict, repairs)
-    if strict:
+    texts, probabilities = ([name for name in names if name in item] for names in (_TEXT_NAMES, _PROBABILITY_NAMES))
+    if len(texts) != 1 or len(probabilities) != 1:
         raise VerbalizedParseError("bad_item")
-    text_names = [name for name in _TEXT_NAMES if name in item]
-    probability_names = [name for name in _PROBABILITY_NAMES if name in item]
-    if len(text_names) != 1 or len(probability_names) != 1:
-        raise VerbalizedParseError("bad_item")
-    repairs.append("keys")
-    return _text(item[text_names[0]], tokens), _probability(item[probability_names[0]], strict, repairs)
+    if set(item) != {"text", "probability"}:
+        repairs.append("keys")
+    return _text(item[texts[0]], tokens), _probability(item[probabilities[0]], repairs)
 
 
 def _text(value: Any, tokens: int | None) -> str:
@@ -261,12 +241,10 @@ def _text(value: Any, tokens: int | None) -> str:
     return words
 
 
-def _probability(value: Any, strict: bool, repairs: list[str]) -> float:
-    if isinstance(value, str) and not strict:
-        match = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,9})?)\s*(%?)\s*", value, re.ASCII)
-        if match:
-            repairs.append("percent" if match[2] else "quoted number")
-            value = float(match[1]) / (100 if match[2] else 1)
+def _probability(value: Any, repairs: list[str]) -> float:
+    if isinstance(value, str) and (number := re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,9})?)\s*(%?)\s*", value, re.ASCII)):
+        repairs.append("percent" if number[2] else "quoted number")
+        value = float(number[1]) / (100 if number[2] else 1)
     # bool is an int to Python; NaN fails both comparisons, and a huge int compares without becoming a float.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise VerbalizedParseError("bad_probability", repr(value)[:40])

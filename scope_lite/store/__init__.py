@@ -23,26 +23,3 @@ from scope_lite.store.tables import (
     load_timing,
     prune,
 )
-
-__all__ = [
-    "Checkpoint",
-    "Comparison",
-    "Prunable",
-    "RunFolder",
-    "compare",
-    "find",
-    "folder_path",
-    "in_words",
-    "is_finished",
-    "kept_dialogues",
-    "list_runs",
-    "load_metrics",
-    "load_rollouts",
-    "load_timing",
-    "paired_dialogues",
-    "prune",
-    "read_status",
-    "recorded_format",
-    "to_tensorboard",
-    "to_tracker",
-]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.files import log, plain, plain_disk_errors, remove, sync, write_synced
+from scope_lite.store.files import log, plain, plain_disk_errors, remove, replacing, write_synced
 
 if TYPE_CHECKING:
     import torch
@@ -78,32 +78,15 @@ def save(
     head["head_sha256"] = _digest(head)
     files["state.json"] = json.dumps(head, indent=1, sort_keys=True).encode()
     target = folder / f"step_{step:06d}"
-    _write_folder(target, files)
+    with replacing(target) as beside:  # what has that name is a damaged checkpoint that was passed over
+        for name, data in files.items():
+            write_synced(beside / name, data)
     drop_older(folder, step)
     return target
 
 
 def _digest(head: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
-
-
-def _write_folder(target: Path, files: dict[str, bytes]) -> None:
-    beside = target.with_name(f".{target.name}")
-    remove(beside)
-    try:
-        with plain_disk_errors(target):
-            beside.mkdir(parents=True)
-            for name, data in files.items():
-                write_synced(beside / name, data)
-            sync(beside)
-            # what has that name is a damaged checkpoint that was passed over
-            remove(target)
-            beside.rename(target)
-            sync(target.parent)
-    except BaseException:
-        with contextlib.suppress(ScopeError, OSError):
-            remove(beside)
-        raise
 
 
 def drop_older(folder: Path, step: int) -> None:

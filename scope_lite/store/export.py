@@ -24,10 +24,7 @@ def to_tensorboard(folder: Path, out: Path) -> Path:
     Raises:
         ScopeError: if the library is not installed, the run has no metrics, or ``out`` may not be written to.
     """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ScopeError("TensorBoard is not installed (nothing here needs it otherwise): pip install tensorboard")
-    if not (folder / "metrics.jsonl").is_file():
-        raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
+    _require(folder, "tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     target = out / folder.name
@@ -63,10 +60,7 @@ def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
     Raises:
         ScopeError: if the library is not installed or the run has no metrics.
     """
-    if importlib.util.find_spec(library) is None:
-        raise ScopeError(f"{library} is not installed (nothing here needs it otherwise): pip install {library}")
-    if not (folder / "metrics.jsonl").is_file():
-        raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
+    _require(folder, library)
     tracker = importlib.import_module(library)
     tracker.init(project=project, name=folder.name, config=read_config(folder))
     for record in read_lines(folder / "metrics.jsonl", others=Number):
@@ -74,6 +68,13 @@ def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
         tracker.log({name: value for name, value in record.items() if isinstance(value, int | float)}, step=step)
     tracker.finish()
     return folder.name
+
+
+def _require(folder: Path, library: str) -> None:
+    if importlib.util.find_spec(library) is None:
+        raise ScopeError(f"{library} is not installed (nothing here needs it otherwise): pip install {library}")
+    if not (folder / "metrics.jsonl").is_file():
+        raise ScopeError(f"{folder} has no metrics.jsonl: not a run folder, or its run never started")
 
 
 def _started(folder: Path) -> float:

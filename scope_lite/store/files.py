@@ -105,6 +105,32 @@ def replace_text(path: Path, text: str) -> None:
         raise
 
 
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder beside ``folder`` to write into, which takes its place when all is on the device.
+
+    Raises:
+        ScopeError: if the disk is full or may not be written to; what stood there stays.
+    """
+    beside, old = (folder.with_name(f".{folder.name}{suffix}") for suffix in ("", ".old"))
+    remove(beside)
+    try:
+        with plain_disk_errors(folder):
+            beside.mkdir(parents=True)
+            yield beside
+            sync(beside)
+            remove(old)
+            if os.path.lexists(folder):
+                folder.rename(old)
+            beside.rename(folder)
+            sync(folder.parent)
+            remove(old)
+    except BaseException:
+        with contextlib.suppress(ScopeError, OSError):
+            remove(beside)
+        raise
+
+
 def sweep(folder: Path) -> None:
     """Remove what killed writers left of ``replace_text``; only for who holds the folder's lock."""
     for stale in folder.glob(".*.tmp"):

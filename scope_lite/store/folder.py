@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from scope_lite.store import checkpoints, provenance
 from scope_lite.store.checkpoints import Checkpoint
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.files import (
     Number,
     append_text,
@@ -111,34 +111,25 @@ def _writer(status: Mapping[str, Any]) -> str:
 
 
 class RunFolder:
-    """A run open for writing; use as ``with RunFolder.open(...) as run``.
+    """A run open for writing; use as ``with RunFolder(...) as run``.
 
-    ``run.path`` is the folder being written. With ``fresh`` over a finished run it is the successor's folder until
-    ``finish()``, and the usual one afterwards.
+    Entering takes the lock and makes or resumes the folder. A finished run is opened for reading only (``.finished`` is
+    True), without a lock, unless ``fresh``. ``run.path`` is the folder being written: with ``fresh`` over a finished
+    run, the successor's until ``finish()``, and the usual one afterwards.
+
+    Raises (on entering):
+        ScopeError: if another process writes this run, or the folder belongs to another configuration.
     """
 
-    def __init__(self, root: Path, config: Mapping[str, Any], name: str, fingerprint: str, fresh: bool) -> None:
-        self.final = folder_path(root, name, fingerprint)
-        self.path = self.final
-        self.name = name
+    def __init__(self, root: Path, config: Mapping[str, Any], name: str, fingerprint: str, fresh: bool = False) -> None:
+        self.path = self.final = folder_path(root, name, fingerprint)
+        self._fresh_path, self._old_path = (self.final.with_name(self.final.name + end) for end in (".fresh", ".old"))
+        self.name, self._config = name, dict(config)
+        self._fingerprint, self._fresh = fingerprint, fresh
         self.finished = False
-        self._config = dict(config)
-        self._fingerprint = fingerprint
-        self._fresh = fresh
         self._status: dict[str, Any] = {}
         self._provenance: dict[str, Any] = {}
         self._lock: FileLock | None = None
-
-    @classmethod
-    def open(cls, root: Path, config_dict: Mapping[str, Any], name: str, fingerprint: str, fresh: bool = False) -> Self:
-        """Name the run; entering the context takes the lock and makes or resumes the folder.
-
-        A finished run is opened for reading only (``.finished`` is True), without a lock, unless ``fresh``.
-
-        Raises (on entering):
-            ScopeError: if another process writes this run, or the folder belongs to another configuration.
-        """
-        return cls(Path(root), config_dict, name, fingerprint, fresh)
 
     # -- entering and leaving ------------------------------------------------------------------------------------
 
@@ -185,14 +176,6 @@ class RunFolder:
             self._lock = None
 
     # -- making, resuming, swapping ------------------------------------------------------------------------------
-
-    @property
-    def _fresh_path(self) -> Path:
-        return self.final.with_name(self.final.name + ".fresh")
-
-    @property
-    def _old_path(self) -> Path:
-        return self.final.with_name(self.final.name + ".old")
 
     def _settle_swap(self) -> None:
         """Complete or undo a swap in which an earlier process was killed."""
@@ -370,8 +353,7 @@ def _reason(exc: BaseException | None) -> str:
         return "left before finish()"
     if isinstance(exc, KeyboardInterrupt):
         return "interrupted from the keyboard"
-    text = str(exc).strip().split("\n")[0]
-    return f"{type(exc).__name__}: {text}"
+    return f"{type(exc).__name__}: {first_line(exc)}"
 
 
 def _seal(data: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from scope_lite.store.errors import ScopeError
 
 HOME_VARIABLE, CACHE_VARIABLE = "SCOPE_LITE_HOME", "SCOPE_LITE_CACHE"
 WORLDS_VARIABLE, P4G_VARIABLE = "SCOPE_LITE_WORLDS", "SCOPE_LITE_P4G"
+COOPERBENCH_VARIABLE = "SCOPE_LITE_COOPERBENCH"
 LONGEST_NAME, LONGEST_PART = 64, 255
 """characters of a name; bytes of one part of a path that file systems hold"""
 
@@ -42,7 +43,8 @@ def expanded(text: str | Path) -> Path:
 
 
 # A kernel works in the notebooks' folder: what was relative to the first process must not move with it.
-os.environ |= {name: str(path) for name in (HOME_VARIABLE, CACHE_VARIABLE, P4G_VARIABLE) if (path := path_in(name))}
+_FOLDERS = (HOME_VARIABLE, CACHE_VARIABLE, P4G_VARIABLE, COOPERBENCH_VARIABLE)
+os.environ |= {name: str(path) for name in _FOLDERS if (path := path_in(name))}
 if own := paths_in(WORLDS_VARIABLE):
     os.environ[WORLDS_VARIABLE] = os.pathsep.join(map(str, own))
 

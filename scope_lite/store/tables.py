@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
@@ -100,13 +101,10 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 
 def _size(folder: Path) -> int:
-    # a running training may remove a checkpoint while we count
     total = 0
     for path in folder.rglob("*"):
-        try:
+        with contextlib.suppress(OSError):  # a running training may remove a checkpoint while we count
             total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue
     return total
 
 
@@ -153,18 +151,11 @@ def compare(a: Path, b: Path) -> Comparison:
     """
     import pandas as pd
 
-    flat = [_flatten(read_config(Path(folder))) for folder in (a, b)]
-    keys = [key for key in dict.fromkeys([*flat[0], *flat[1]]) if flat[0].get(key) != flat[1].get(key)]
-    config = pd.DataFrame(
-        [{"key": key, "a": flat[0].get(key), "b": flat[1].get(key)} for key in keys], columns=["key", "a", "b"]
-    )
-    ends = [_last_values(Path(folder)) for folder in (a, b)]
-    rows = []
-    for metric in [key for key in ends[0] if key in ends[1]]:
-        (step_a, end_a), (step_b, end_b) = ends[0][metric], ends[1][metric]
-        rows.append(
-            {"metric": metric, "step_a": step_a, "a": end_a, "step_b": step_b, "b": end_b, "difference": end_b - end_a}
-        )
+    first, second = (_flatten(read_config(Path(folder))) for folder in (a, b))
+    settings = [(key, first.get(key), second.get(key)) for key in {**first, **second}]
+    config = pd.DataFrame([row for row in settings if row[1] != row[2]], columns=["key", "a", "b"])
+    ends, others = (_last_values(Path(folder)) for folder in (a, b))
+    rows = [(name, *ends[name], *others[name], others[name][1] - ends[name][1]) for name in ends if name in others]
     return Comparison(config, pd.DataFrame(rows, columns=["metric", "step_a", "a", "step_b", "b", "difference"]))
 
 
@@ -176,14 +167,10 @@ def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _last_values(folder: Path) -> dict[str, tuple[int, float]]:
-    table = load_metrics([folder])
-    numbers = table.drop(columns=["run", *LABELS]).select_dtypes("number")
-    ends = {}
-    for name in numbers.columns.drop("step", errors="ignore"):
-        measured = table.loc[numbers[name].notna(), ["step", name]]
-        if len(measured):
-            ends[name] = (int(measured["step"].iloc[-1]), float(measured[name].iloc[-1]))
-    return ends
+    """Step and value of each number where it was measured last."""
+    numbers = load_metrics([folder]).set_index("step").drop(columns=["run", *LABELS]).select_dtypes("number")
+    measured = {name: numbers[name].dropna() for name in numbers}
+    return {name: (int(m.index[-1]), float(m.iloc[-1])) for name, m in measured.items() if len(m)}
 
 
 # -- pruning ------------------------------------------------------------------------------------------------------

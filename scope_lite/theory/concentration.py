@@ -7,13 +7,13 @@ Logits and entropies in nats; η is the step size of the KL-regularised step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, Side, normal, one
 
 Policy = Float[Tensor, "batch strategies"]
 
@@ -62,7 +62,8 @@ def entropy_ceiling(p: Policy, n_exploit: int) -> Float[Tensor, "batch"]:
     return entropy(halves) + (halves * sizes.log()).sum(-1)
 
 
-def _gain(case: StepCase, p: Policy) -> Tensor:
+def gain(case: StepCase, p: Policy) -> Float[Tensor, "batch"]:
+    """What ``p`` gains over the policy that the step starts from, in the step's objective."""
     return kl_objective(p, case.start, case.advantage, case.eta) - (case.start * case.advantage).sum(-1)
 
 
@@ -70,13 +71,12 @@ def _best(case: StepCase) -> Policy:
     return kl_step(case.start, case.advantage, case.eta)
 
 
-def _rival_plus_kl(case: StepCase) -> Tensor:
-    """The rival's gain plus KL(rival‖best)/η: an identity, so it always equals the best gain."""
-    return _gain(case, case.rival) + kl(case.rival, _best(case)) / case.eta
+def _best_gain(case: StepCase) -> Tensor:
+    return gain(case, _best(case))
 
 
 def _wrong_reading(case: StepCase) -> Tensor:
-    return _gain(case, kl_step(case.start, case.advantage, 1.0 / case.eta))
+    return gain(case, kl_step(case.start, case.advantage, 1.0 / case.eta))
 
 
 def _reverse_kl_best(case: StepCase) -> Tensor:
@@ -88,18 +88,7 @@ def _reverse_kl_best(case: StepCase) -> Tensor:
         mass = (case.start / (case.eta[..., None] * (middle[..., None] - case.advantage))).sum(-1)
         low, high = torch.where(mass > 1, middle, low), torch.where(mass > 1, high, middle)
     p = case.start / (case.eta[..., None] * (high[..., None] - case.advantage))
-    return _gain(case, p / p.sum(-1, keepdim=True))
-
-
-def _inside(case: StepCase) -> Tensor:
-    """Mean advantage of A_x under π_k."""
-    p = case.start[..., : case.n_exploit]
-    return (p * case.advantage[..., : case.n_exploit]).sum(-1) / p.sum(-1)
-
-
-def _outside_mean(case: StepCase) -> Tensor:
-    p = case.start[..., case.n_exploit :]
-    return (p * case.advantage[..., case.n_exploit :]).sum(-1) / p.sum(-1)
+    return gain(case, p / p.sum(-1, keepdim=True))
 
 
 def uniform_gap(case: StepCase) -> Float[Tensor, "batch"]:
@@ -107,14 +96,19 @@ def uniform_gap(case: StepCase) -> Float[Tensor, "batch"]:
     return case.advantage[..., : case.n_exploit].amin(-1) - case.advantage[..., case.n_exploit :].amax(-1)
 
 
+def _mean_advantage(case: StepCase, part: slice) -> Tensor:
+    p = case.start[..., part]
+    return (p * case.advantage[..., part]).sum(-1) / p.sum(-1)
+
+
 def sharp_gap(case: StepCase) -> Float[Tensor, "batch"]:
     """The π_k-mean suffices inside A_x (Jensen helps there); outside it must stay the best one."""
-    return _inside(case) - case.advantage[..., case.n_exploit :].amax(-1)
+    return _mean_advantage(case, slice(case.n_exploit)) - case.advantage[..., case.n_exploit :].amax(-1)
 
 
 def mean_gap(case: StepCase) -> Float[Tensor, "batch"]:
     """Difference of means: NOT a condition for growth, because Jensen hurts outside A_x."""
-    return _inside(case) - _outside_mean(case)
+    return _mean_advantage(case, slice(case.n_exploit)) - _mean_advantage(case, slice(case.n_exploit, None))
 
 
 def odds_growth(case: StepCase) -> Float[Tensor, "batch"]:
@@ -124,15 +118,11 @@ def odds_growth(case: StepCase) -> Float[Tensor, "batch"]:
 
 def sample_steps(generator: torch.Generator, n: int, strategies: int = 5) -> Raw:
     """Unconstrained numbers for ``n`` policy steps."""
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
     return {
-        "start": 2 * normal(n, strategies),
-        "advantage": normal(n, strategies),
-        "log_eta": 0.8 * normal(n),
-        "rival": 2 * normal(n, strategies),
+        "start": 2 * normal(generator, n, strategies),
+        "advantage": normal(generator, n, strategies),
+        "log_eta": 0.8 * normal(generator, n),
+        "rival": 2 * normal(generator, n, strategies),
     }
 
 
@@ -142,21 +132,14 @@ def build_steps(raw: Raw, n_exploit: int = 2) -> StepCase:
     return StepCase(start, raw["advantage"], raw["log_eta"].exp(), rival, n_exploit)
 
 
-def _case(
-    start: list[float], advantage: list[float], eta: float, n_exploit: int, rival: list[float] | None = None
-) -> StepCase:
-    def table(x: list[float]) -> Tensor:
-        return torch.tensor([x], dtype=torch.float64)
-
-    return StepCase(
-        table(start), table(advantage), torch.tensor([eta], dtype=torch.float64), table(rival or start), n_exploit
-    )
+def _case(start: list[float], advantage: list[float], eta: float, n_exploit: int) -> StepCase:
+    return StepCase(one(start), one(advantage), one(eta), one(start), n_exploit)
 
 
 def two_level_step() -> StepCase:
     """Equal advantages inside A_x and equal ones outside: the odds grow by exactly e^{ηΔ}."""
     case = _case([0.02, 0.03, 0.45, 0.5], [1.0, 1.0, 0.25, 0.25], 0.8, 2)
-    return StepCase(case.start, case.advantage, case.eta, _best(case), 2)
+    return replace(case, rival=_best(case))
 
 
 def jackpot_outside() -> StepCase:
@@ -169,9 +152,9 @@ PROPOSITION_3_4 = Inequality(
     title="Prop 3.4 KL-regularised step",
     sample=sample_steps,
     build=build_steps,
-    left=lambda case: _gain(case, case.rival),
-    source=lambda case: _gain(case, _best(case)),
-    sharp=lambda case: _gain(case, _best(case)),
+    left=lambda case: gain(case, case.rival),
+    source=_best_gain,
+    sharp=_best_gain,
     tight=two_level_step,
     tight_text="any; equality only at the step itself (the shortfall is KL(π‖π_{k+1})/η)",
     mutations=(
@@ -180,22 +163,25 @@ PROPOSITION_3_4 = Inequality(
     ),
 )
 
+
+def _growth_at(gap: Side, factor: float = 1.0) -> Side:
+    return lambda case: (factor * case.eta * gap(case)).exp()
+
+
 COROLLARY_3_5 = Inequality(
     key="cor-3.5",
     title="Cor 3.5 odds of the exploit",
     sample=sample_steps,
     build=build_steps,
-    left=lambda case: (case.eta * sharp_gap(case)).exp(),
+    left=_growth_at(sharp_gap),
     source=odds_growth,
-    source_left=lambda case: (case.eta * uniform_gap(case)).exp(),
+    source_left=_growth_at(uniform_gap),
     sharp=odds_growth,
     tight=two_level_step,
     tight_text="equal advantages inside A_x, equal ones outside",
     mutations=(
-        Mutation("gap of means", odds_growth, jackpot_outside, left=lambda case: (case.eta * mean_gap(case)).exp()),
-        Mutation(
-            "rate 1.01·ηΔ", odds_growth, two_level_step, left=lambda case: (1.01 * case.eta * sharp_gap(case)).exp()
-        ),
+        Mutation("gap of means", odds_growth, jackpot_outside, left=_growth_at(mean_gap)),
+        Mutation("rate 1.01·ηΔ", odds_growth, two_level_step, left=_growth_at(sharp_gap, 1.01)),
         Mutation(
             "entropy falls at every step",
             lambda case: entropy(case.start),

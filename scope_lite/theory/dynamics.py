@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from scipy.optimize import brentq
+from scipy.special import softmax
 from scipy.stats import binom
 
 from scope_lite.store.errors import ScopeError
@@ -58,22 +58,6 @@ def two_strategy_log_odds(
     return np.array(x)
 
 
-def gradient_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array, "times"]:
-    """Odds o(t) of the softmax gradient flow ``dx/dt = p(1−p)``: ``o + 2 log o − 1/o = t + const``, at last linear."""
-
-    def conserved(x: float) -> float:
-        return float(np.exp(x) + 2 * x - np.exp(-x))
-
-    first = conserved(np.log(start))
-    return np.exp([brentq(lambda x, t=t: conserved(x) - first - t, -60, 60) for t in time])
-
-
-def grpo_flow_odds(start: float, time: Float[Array, "times"]) -> Float[Array, "times"]:
-    """Odds of the infinite-group GRPO flow ``dx/dt = √(p(1−p))``: ``√o − 1/√o = t/2 + const``, at last quadratic."""
-    u = (np.sqrt(start) - 1 / np.sqrt(start)) + np.asarray(time) / 2
-    return ((u + np.sqrt(u**2 + 4)) / 2) ** 2
-
-
 @dataclass(frozen=True)
 class StrategyBandit:
     """Strategies against a simulated user of random type: the reward is ``payoff[type, strategy]``."""
@@ -81,11 +65,6 @@ class StrategyBandit:
     payoff: Float[Array, "types strategies"]
     types: Float[Array, "types"]
     n_exploit: int = 1
-
-    @property
-    def means(self) -> Float[Array, "strategies"]:
-        """Expected reward of each strategy against the simulator."""
-        return self.types @ self.payoff
 
 
 def appeal_bandit(prior: Float[Array, "types"], gamma: float, always: float = 0.75) -> StrategyBandit:
@@ -107,11 +86,6 @@ def group_advantages(rewards: Float[Array, "... group"], normalise: bool = True)
     return np.where(sigma > 1e-12, centred / np.where(sigma > 1e-12, sigma, 1.0), 0.0)
 
 
-def _softmax(x: Float[Array, "... n"]) -> Float[Array, "... n"]:
-    z = np.exp(x - x.max(-1, keepdims=True))
-    return z / z.sum(-1, keepdims=True)
-
-
 def _draw(probs: Float[Array, "seeds n"], size: tuple[int, int], rng: np.random.Generator) -> Array:
     """Indices drawn from each seed's distribution, shape (seeds, *size)."""
     u = rng.random((probs.shape[0], *size, 1))
@@ -128,46 +102,32 @@ def sampled_grpo(
     group_size: int = 8,
     normalise: bool = True,
     optimizer: str = "sgd",
-    start: Float[Array, "strategies"] | None = None,
 ) -> pd.DataFrame:
     """A real, if small, GRPO run on strategy clusters: sampled groups, Eq. 2, the zero-variance rule, softmax logits.
 
     Args:
         optimizer: "sgd", or "adam", whose steps do not shrink with the gradient.
-        start: initial logits; uniform when left out.
 
     Returns:
-        One row per seed and step: run, seed, step, odds_exploit, entropy (nats), frac_zero_std, reward, eta, source.
+        One row per seed and step: run, seed, step, odds_exploit, eta, source.
     """
     rng = np.random.default_rng(seed)
     n = bandit.payoff.shape[1]
-    logits = np.tile(np.zeros(n) if start is None else np.asarray(start, float), (seeds, 1))
+    logits = np.zeros((seeds, n))
     first, second = np.zeros_like(logits), np.zeros_like(logits)
     tables = []
     for step in range(steps + 1):
-        probs = _softmax(logits)
+        probs = softmax(logits, axis=-1)
         chosen = _draw(probs, (groups, group_size), rng)
         users = _draw(np.tile(bandit.types, (seeds, 1)), (groups, group_size), rng)
         rewards = bandit.payoff[users, chosen]
-        tables.append(_step_table(step, probs, rewards, bandit.n_exploit).assign(eta=lr, source=f"bandit, {optimizer}"))
+        inside = probs[:, : bandit.n_exploit].sum(-1)
+        odds = inside / np.maximum(1 - inside, 1e-16)
+        tables.append(pd.DataFrame({"seed": np.arange(seeds), "step": step, "odds_exploit": odds}))
         advantage = group_advantages(rewards, normalise)
         gradient = (advantage[..., None] * (np.eye(n)[chosen] - probs[:, None, None, :])).mean((1, 2))
         first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
         corrected = (first / (1 - 0.9 ** (step + 1))) / (np.sqrt(second / (1 - 0.999 ** (step + 1))) + 1e-8)
         logits = logits + lr * (corrected if optimizer == "adam" else gradient)
-    return pd.concat(tables, ignore_index=True)
-
-
-def _step_table(step: int, probs: Array, rewards: Array, n_exploit: int) -> pd.DataFrame:
-    inside = probs[:, :n_exploit].sum(-1)
-    return pd.DataFrame(
-        {
-            "run": "grpo_bandit",
-            "seed": np.arange(len(probs)),
-            "step": step,
-            "odds_exploit": inside / np.maximum(1 - inside, 1e-16),
-            "entropy": -(probs * np.log(np.maximum(probs, 1e-300))).sum(-1),
-            "frac_zero_std": (rewards.std(-1) < 1e-12).mean(-1),
-            "reward": rewards.mean((-2, -1)),
-        }
-    )
+    runs = pd.concat(tables, ignore_index=True).assign(run="grpo_bandit", eta=lr, source=f"bandit, {optimizer}")
+    return runs[["run", "seed", "step", "odds_exploit", "eta", "source"]]

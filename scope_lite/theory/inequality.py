@@ -7,7 +7,7 @@ each result also carries mutations (a smaller constant, a weaker condition) with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,16 @@ Side = Callable[[Any], Tensor]
 
 ROUNDOFF = 1e-13
 """absolute error forgiven on the left side; every left side is of order one or less where this matters"""
+
+
+def normal(generator: torch.Generator, *shape: int) -> Tensor:
+    """Standard normal numbers in double precision."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def one(*values: Any) -> Tensor:
+    """These numbers (or nested lists of them) as a batch in double precision: of one where a single list is given."""
+    return torch.tensor(list(values), dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -97,6 +107,15 @@ def adversarial_instances(
     return result.build({k: v.detach() for k, v in moving.items()})
 
 
+def batches(result: Inequality, n: int, n_adversarial: int, seed: int) -> dict[str, Any]:
+    """Instances of three kinds: random ones, ones pushed uphill, and the constructed one that is tight."""
+    return {
+        "random": random_instances(result, n, seed),
+        "gradient ascent": adversarial_instances(result, n_adversarial, seed),
+        "constructed": result.tight(),
+    }
+
+
 def largest_ratio(result: Inequality, instance: Any, right: Side | None = None) -> float:
     """The worst left/right over a batch of instances, against the sharp right side unless another is given."""
     return float(ratio(result.left(instance), (right or result.sharp)(instance)).max())
@@ -113,28 +132,6 @@ def mutation_ratio(result: Inequality, mutation: Mutation) -> float:
     return float(ratio((mutation.left or result.left)(instance), mutation.right(instance)).max())
 
 
-def scaled(factor: float, right: Side) -> Side:
-    """The same right side with its constant multiplied by ``factor``."""
-    return lambda instance: factor * right(instance)
-
-
-def summary_row(result: Inequality, n: int, n_adversarial: int, seed: int) -> Mapping[str, object]:
-    """One row of the notebook's table: instances checked, largest ratios, tightest instance, what breaks it."""
-    cloud = {
-        "random": random_instances(result, n, seed),
-        "gradient ascent": adversarial_instances(result, n_adversarial, seed + 1),
-        "constructed": result.tight(),
-    }
-    sharp = {name: largest_ratio(result, batch) for name, batch in cloud.items()}
-    source = max(source_ratio(result, batch) for batch in cloud.values())
-    broken = {m.name: mutation_ratio(result, m) for m in result.mutations}
-    return {
-        "result": result.title,
-        "instances": n + n_adversarial + 1,
-        "source: max ratio": source,
-        "sharp: max ratio": max(sharp.values()),
-        "sharp, random": sharp["random"],
-        "sharp, ascent": sharp["gradient ascent"],
-        "tightest instance": result.tight_text,
-        "broken by": "; ".join(f"{name} ({value:.3g})" for name, value in broken.items()),
-    }
+def scaled(factor: float, side: Side) -> Side:
+    """The same side multiplied by ``factor``."""
+    return lambda instance: factor * side(instance)

@@ -10,12 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Raw
+from scope_lite.theory.inequality import Raw, normal, one
 from scope_lite.theory.process import Levels, Process, tabular_features
-
-
-def _normal(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def _log_uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
@@ -36,14 +32,14 @@ def sample_raw(
         features = {f"features{t}": f for t, f in enumerate(tabular_features(horizon, n_acts, n_replies))}
         params = features["features0"].shape[-1]
     else:
-        features = {f"features{t}": _normal(generator, n, widths[t], n_acts, params) for t in range(horizon)}
+        features = {f"features{t}": normal(generator, n, widths[t], n_acts, params) for t in range(horizon)}
     sharpness = _log_uniform(generator, 0.3, 12.0, n, 1, 1, 1)
-    raw: Raw = {"theta": _log_uniform(generator, 0.1, 3.0, n, 1) * _normal(generator, n, params), **features}
+    raw: Raw = {"theta": _log_uniform(generator, 0.1, 3.0, n, 1) * normal(generator, n, params), **features}
     for t in range(horizon):
-        first = _normal(generator, n, widths[t], n_acts, n_replies)
+        first = normal(generator, n, widths[t], n_acts, n_replies)
         raw[f"replies{t}"] = sharpness * first
-        raw[f"others{t}"] = sharpness * (first + 0.5 * _normal(generator, n, widths[t], n_acts, n_replies))
-    raw["reward"] = _log_uniform(generator, 0.5, 20.0, n, 1) * _normal(generator, n, widths[-1])
+        raw[f"others{t}"] = sharpness * (first + 0.5 * normal(generator, n, widths[t], n_acts, n_replies))
+    raw["reward"] = _log_uniform(generator, 0.5, 20.0, n, 1) * normal(generator, n, widths[-1])
     return raw
 
 
@@ -64,10 +60,6 @@ def build_pair(raw: Raw) -> tuple[Process, Levels]:
     return build_process(raw), tuple(torch.softmax(raw[f"others{t}"], -1) for t in range(turns))
 
 
-def _table(rows: list) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
 def one_bit(epsilon: Float[Tensor, "batch"], bound: float = 1.0, turns: int = 1) -> Process:
     """The instance that reaches Theorem 3.2 with constant 1.
 
@@ -78,7 +70,7 @@ def one_bit(epsilon: Float[Tensor, "batch"], bound: float = 1.0, turns: int = 1)
     for t in range(turns):
         width = 4**t
         size = bound if t == 0 else 0.0
-        features.append(_table([[size], [-size]]).reshape(1, 1, 2, 1).expand(1, width, 2, 1))
+        features.append(one([size], [-size]).reshape(1, 1, 2, 1).expand(1, width, 2, 1))
         bit = torch.stack([1 - epsilon, epsilon], -1)
         replies.append(bit[:, None, None, :].expand(-1, width, 2, 2))
     grid = torch.arange(4**turns)
@@ -96,39 +88,39 @@ def rare_act(p: Float[Tensor, "batch"], epsilon: float = 0.4) -> Process:
     Act 1 has probability ``p``; only after it does the user deviate (probability ``epsilon``); R = 1 iff he does.
     """
     theta = (p / (1 - p)).log()[:, None]
-    features = _table([[0.0], [1.0]]).reshape(1, 1, 2, 1)
-    replies = _table([[1.0, 0.0], [1 - epsilon, epsilon]]).reshape(1, 1, 2, 2).expand(len(p), 1, 2, 2)
-    return Process(theta, (features,), (replies,), _table([[0, 0, 0, 1]]).expand(len(p), -1))
+    features = one([0.0], [1.0]).reshape(1, 1, 2, 1)
+    replies = one([1.0, 0.0], [1 - epsilon, epsilon]).reshape(1, 1, 2, 2).expand(len(p), 1, 2, 2)
+    return Process(theta, (features,), (replies,), one([0, 0, 0, 1]).expand(len(p), -1))
 
 
 def off_support(epsilon: float = 0.1, small: float = 0.05) -> Process:
     """Why B ranges over BOTH supports: scores are large only in histories that the mode user never reaches."""
-    first = _table([[0.0], [0.0]]).reshape(1, 1, 2, 1)
-    sizes = _table([small, 1.0, small, 1.0]).reshape(1, 4, 1, 1)
-    second = sizes * _table([[1.0], [-1.0]]).reshape(1, 1, 2, 1)
-    bit = _table([1 - epsilon, epsilon]).reshape(1, 1, 1, 2).expand(1, 1, 2, 2)
-    silent = _table([1.0, 0.0]).reshape(1, 1, 1, 2).expand(1, 4, 2, 2)
+    first = one([0.0], [0.0]).reshape(1, 1, 2, 1)
+    sizes = one(small, 1.0, small, 1.0).reshape(1, 4, 1, 1)
+    second = sizes * one([1.0], [-1.0]).reshape(1, 1, 2, 1)
+    bit = one(1 - epsilon, epsilon).reshape(1, 1, 1, 2).expand(1, 1, 2, 2)
+    silent = one(1.0, 0.0).reshape(1, 1, 1, 2).expand(1, 4, 2, 2)
     second_act = (torch.arange(16) // 2) % 2
-    return Process(_table([[0.0]]), (first, second), (bit, silent), (second_act == 0).double()[None])
+    return Process(one([0.0]), (first, second), (bit, silent), (second_act == 0).double()[None])
 
 
 def shared_score(epsilon: float = 0.2, turns: int = 3) -> Process:
     """Why H·B₁ needs the H: all turns push the same parameter, so their scores add up (one bit in the first reply)."""
-    features = tuple(_table([[1.0], [-1.0]]).reshape(1, 1, 2, 1).expand(1, 4**t, 2, 1) for t in range(turns))
-    silent = _table([1.0, 0.0])
-    bit = _table([1 - epsilon, epsilon])
+    features = tuple(one([1.0], [-1.0]).reshape(1, 1, 2, 1).expand(1, 4**t, 2, 1) for t in range(turns))
+    silent = one(1.0, 0.0)
+    bit = one(1 - epsilon, epsilon)
     replies = tuple((bit if t == 0 else silent).expand(1, 4**t, 2, 2) for t in range(turns))
     leaf = torch.arange(4**turns)
     total = sum(1 - 2 * ((leaf // (2 * 4**t)) % 2) for t in range(turns))
     deviated = (leaf // 4 ** (turns - 1)) % 2 == 1
-    return Process(_table([[0.0]]), features, replies, torch.where(deviated, total < 0, total > 0).double()[None])
+    return Process(one([0.0]), features, replies, torch.where(deviated, total < 0, total > 0).double()[None])
 
 
 def fair_bits(turns: int = 2) -> Process:
     """Fully diverse replies in every turn, R = the first reply: the variance bound's cap ¼ is reached, ε̄ = turns/2."""
     replies = tuple(torch.full((1, 4**t, 2, 2), 0.5, dtype=torch.float64) for t in range(turns))
     first_reply = (torch.arange(4**turns) // 4 ** (turns - 1)) % 2
-    return Process(_table([[0.0]]), _no_features(turns), replies, first_reply.double()[None])
+    return Process(one([0.0]), _no_features(turns), replies, first_reply.double()[None])
 
 
 def _no_features(turns: int) -> Levels:
@@ -149,4 +141,4 @@ def ask_then(reward: str, sharpness: float = 40.0, turns: int = 2) -> Process:
     leaf = torch.arange(16)
     bit, second_act = (leaf // 4) % 2, (leaf // 2) % 2
     paid = {"match": bit == second_act, "bit": bit == 1, "nothing": leaf < 0}[reward].double()
-    return Process(_table([[sharpness]]), (_no_features(1)[0], repeat), replies, paid[None])
+    return Process(one([sharpness]), (_no_features(1)[0], repeat), replies, paid[None])

@@ -7,7 +7,6 @@ saturate at twice the number of dialogues: a curve that flattens there has run o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,21 +37,6 @@ def load_odds(path: Path) -> pd.DataFrame | None:
     source = "language model, the exploit in every turn"
     table = table.assign(run="nano, " + table["variant"], eta=table["learning_rate"], source=source)
     return table[["run", "seed", "step", "odds_exploit", "eta", "source"]]
-
-
-def odds_from_dialogues(acts: Sequence[Sequence[str]], exploit: str, least: int) -> float:
-    """Odds of the exploit set among sampled dialogues, (inside + ½) / (outside + ½).
-
-    A dialogue is inside A_x if the policy said ``exploit`` in at least ``least`` of its turns (the mode's appeal in
-    H − 1 of H turns, say). Say in the table's ``source`` which act and which count were used.
-
-    Raises:
-        ScopeError: if there are no dialogues.
-    """
-    if not len(acts):
-        raise ScopeError("odds need at least one dialogue")
-    inside = sum(list(one).count(exploit) >= least for one in acts)
-    return (inside + 0.5) / (len(acts) - inside + 0.5)
 
 
 def growth_rates(table: pd.DataFrame, early: tuple[float, float] = (0.5, 8.0)) -> pd.DataFrame:
@@ -98,15 +82,11 @@ def geometric_law(table: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
     Returns:
         run, source, step, odds_exploit.
     """
-    rows = []
+    rows = [pd.DataFrame(columns=["run", "source", "step", "odds_exploit"])]
     for (run, source), part in rates.dropna().groupby(["run", "source"]):
-        steps = np.sort(table.loc[(table.run == run) & (table.source == source), "step"].unique())
+        odds = table[(table.run == run) & (table.source == source)].groupby("step").odds_exploit.median()
         begin, rate = part.start.median(), part.early.median()
-        at_start = table[(table.run == run) & (table.source == source)].groupby("step").odds_exploit.median()
-        origin = float(at_start[at_start.index >= begin].iloc[0])
-        later = steps[steps >= begin]
-        odds = origin * np.exp(rate * (later - begin))
-        rows.append(pd.DataFrame({"run": run, "source": source, "step": later, "odds_exploit": odds}))
-    return (
-        pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=["run", "source", "step", "odds_exploit"])
-    )
+        later = odds.loc[begin:]
+        law = later.iloc[0] * np.exp(rate * (later.index - begin))
+        rows.append(pd.DataFrame({"run": run, "source": source, "step": later.index, "odds_exploit": law}))
+    return pd.concat(rows[1:] or rows, ignore_index=True)

@@ -8,28 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-import torch
 
 from scope_lite.theory.gradients import accumulated_distance, gradient_gap, rollout_distance
 from scope_lite.theory.process import (
     History,
-    Levels,
     Process,
-    histories,
     mode_replies,
-    reply_levels,
+    process_from_callables,
     return_gradient,
-    tabular_features,
     tabular_theta,
 )
 from scope_lite.theory.quantities import accumulate, collapse_errors, doob_split, reward_variance, score_sup
 
 
-@runtime_checkable
 class Users(Protocol):
     """One user (a batch of one row) with an exact reply distribution given the dialogue so far."""
 
@@ -54,12 +49,9 @@ def _listen(users: Users, history: History) -> Users:
     return users
 
 
-def simulator_of_world(world: Any, new_users: NewUsers, gamma: float) -> Levels:
-    """The world's simulator sharpened by ``gamma``, tabulated for every history."""
-    return reply_levels(
-        *_shape(world),
-        lambda history, act: _listen(new_users(gamma), history).reply_probabilities(np.array([act]))[0],
-    )
+def _replies(users: Users, history: History, act: int) -> Sequence[float]:
+    replies: Sequence[float] = _listen(users, history).reply_probabilities(np.array([act]))[0]
+    return replies
 
 
 def process_from_world(
@@ -72,13 +64,11 @@ def process_from_world(
             persuasion world has 373,248 leaves).
         logits: history -> policy logits; uniform policy when left out.
     """
-    leaves = histories(world.horizon, *_shape(world)[1:])
-    outcomes = [_listen(new_users(1.0), leaf).outcome_probabilities()[0] @ world.rewards for leaf in leaves]
-    return Process(
-        theta=tabular_theta(*_shape(world), logits),
-        features=tabular_features(*_shape(world)),
-        replies=simulator_of_world(world, new_users, gamma),
-        reward=torch.tensor([outcomes], dtype=torch.float64),
+    return process_from_callables(
+        *_shape(world),
+        lambda history, act: _replies(new_users(gamma), history, act),
+        lambda leaf: _listen(new_users(1.0), leaf).outcome_probabilities()[0] @ world.rewards,
+        logits,
         reward_max=float(np.max(world.rewards)),
     )
 
@@ -95,18 +85,16 @@ def bias_by_sharpness(
         policy, gamma, epsilon (ε̄_H under the φ-rollout), epsilon_min (under either), deviation (TV), gap (in units of
         B·R_max), relative (gap / ‖∇J_φ‖), simulator_share (the simulator's part of Var(R), Doob's split), variance.
     """
-    base = process_from_world(world, new_users, 1.0)
-    simulators = {gamma: simulator_of_world(world, new_users, gamma) for gamma in gammas}
+    sharpened = {gamma: process_from_world(world, new_users, gamma) for gamma in gammas}
     rows = []
     for name, logits in policies.items():
         theta = tabular_theta(*_shape(world), logits)
-        for gamma, replies in simulators.items():
-            process = replace(base, theta=theta, replies=replies)
-            rows.append({"policy": name, "gamma": gamma, **_bias_row(process)})
+        for gamma, process in sharpened.items():
+            rows.append({"policy": name, "gamma": gamma, **_bias(replace(process, theta=theta))})
     return pd.DataFrame(rows)
 
 
-def _bias_row(process: Process) -> dict[str, float]:
+def _bias(process: Process) -> dict[str, float]:
     modes = mode_replies(process.replies)
     total, simulator = reward_variance(process), doob_split(process)[1]
     row = {
@@ -124,9 +112,4 @@ def _bias_row(process: Process) -> dict[str, float]:
 def favour(acts: Sequence[int], n_acts: int, strength: float = 3.0) -> Callable[[History], Sequence[float]]:
     """Policy logits that favour ``acts[t]`` at turn t by ``strength`` nats over the others."""
 
-    def logits(history: History) -> Sequence[float]:
-        table = torch.zeros(n_acts, dtype=torch.float64)
-        table[acts[len(history)]] = strength
-        return [float(x) for x in table]
-
-    return logits
+    return lambda history: [strength * (act == acts[len(history)]) for act in range(n_acts)]

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, normal, one, scaled
 
 
 @dataclass(frozen=True)
@@ -50,28 +50,23 @@ def best_exploit_gap(case: Population) -> Float[Tensor, "batch"]:
     return (case.gains * case.mode_weights[:, None, :]).sum(-1).amax(-1)
 
 
-def effective_size(weights: Float[Tensor, "batch modes"]) -> Float[Tensor, "batch"]:
-    """K_eff = 1 / max w, after duplicates have been merged."""
-    return 1.0 / weights.amax(-1)
+def bound(case: Population, heaviest: Float[Tensor, "batch"], overlap: bool = True) -> Float[Tensor, "batch"]:
+    """Δ (w + c (1 − w)) for a heaviest weight w: that of a MODE is right; with c = 0 this is Δ/K_eff, K_eff = 1/w."""
+    c = case.overlap.clamp(max=1.0) if overlap else torch.zeros_like(heaviest)
+    return case.largest_gain * (heaviest + c * (1 - heaviest))
 
 
 def bound_sharp(case: Population) -> Float[Tensor, "batch"]:
-    """Δ (w_max + c (1 − w_max)), w_max the heaviest MODE; with c = 0 this is Δ/K_eff."""
-    heaviest = case.mode_weights.amax(-1)
-    return case.largest_gain * (heaviest + case.overlap.clamp(max=1.0) * (1 - heaviest))
-
-
-def _bound(case: Population, heaviest: Tensor, overlap: bool = True) -> Tensor:
-    c = case.overlap.clamp(max=1.0) if overlap else torch.zeros_like(heaviest)
-    return case.largest_gain * (heaviest + c * (1 - heaviest))
+    """The bound with the heaviest mode: weights of checkpoints that share it add up."""
+    return bound(case, case.mode_weights.amax(-1))
 
 
 def sample_populations(generator: torch.Generator, n: int, checkpoints: int = 5, modes: int = 3) -> Raw:
     """Unconstrained numbers for ``n`` pools; own gains are larger than foreign ones by construction of the build."""
     return {
-        "weights": torch.randn(n, checkpoints, generator=generator, dtype=torch.float64),
-        "own": torch.randn(n, modes, generator=generator, dtype=torch.float64),
-        "foreign": 1.5 * torch.randn(n, modes, modes, generator=generator, dtype=torch.float64),
+        "weights": normal(generator, n, checkpoints),
+        "own": normal(generator, n, modes),
+        "foreign": 1.5 * normal(generator, n, modes, modes),
     }
 
 
@@ -90,7 +85,7 @@ def pool(weights: list[float], mode_of: list[int], overlap: float = 0.0) -> Popu
     modes = max(mode_of) + 1
     gains = torch.full((1, modes, modes), overlap, dtype=torch.float64)
     gains[:, range(modes), range(modes)] = 1.0
-    return Population(torch.tensor([weights], dtype=torch.float64), tuple(mode_of), gains)
+    return Population(one(weights), tuple(mode_of), gains)
 
 
 def distinct_modes(k: int) -> Population:
@@ -124,17 +119,17 @@ LEMMA_B_9 = Inequality(
     mutations=(
         Mutation(
             "overlap ignored",
-            lambda c: _bound(c, c.mode_weights.amax(-1), False),
+            lambda c: bound(c, c.mode_weights.amax(-1), False),
             lambda: pool([0.5, 0.5], [0, 1], 0.6),
         ),
         Mutation(
             "1/K for w_max",
-            lambda c: _bound(c, 1 / torch.tensor(len(c.mode_of))),
+            lambda c: bound(c, 1 / torch.tensor(len(c.mode_of))),
             lambda: pool([0.7, 0.2, 0.1], [0, 1, 2]),
         ),
         Mutation(
-            "duplicates counted twice", lambda c: _bound(c, c.weights.amax(-1)), lambda: pool([0.25] * 4, [0, 0, 0, 1])
+            "duplicates counted twice", lambda c: bound(c, c.weights.amax(-1)), lambda: pool([0.25] * 4, [0, 0, 0, 1])
         ),
-        Mutation("constant 0.99", lambda c: 0.99 * bound_sharp(c), lambda: distinct_modes(5)),
+        Mutation("constant 0.99", scaled(0.99, bound_sharp), lambda: distinct_modes(5)),
     ),
 )

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, normal, one, scaled
 
 
 @dataclass(frozen=True)
@@ -108,42 +108,28 @@ def single_bound_uncorrected(case: Deployment) -> Float[Tensor, "batch"]:
 
 def sample_deployments(generator: torch.Generator, n: int, users: int = 4, strategies: int = 4) -> Raw:
     """Unconstrained numbers for ``n`` deployments."""
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
     spread = 0.5 + 5 * torch.rand(n, 1, 1, generator=generator, dtype=torch.float64)
     return {
-        "payoff": spread * normal(n, users, strategies),
-        "users": normal(n, users),
-        "policy": 2 * normal(n, strategies),
+        "payoff": spread * normal(generator, n, users, strategies),
+        "users": normal(generator, n, users),
+        "policy": 2 * normal(generator, n, strategies),
     }
 
 
 def build_deployments(raw: Raw, n_exploit: int = 2, n_lost: int = 2) -> Deployment:
     """Squash payoffs into [0, 1], softmax the two distributions."""
-    return Deployment(
-        torch.sigmoid(raw["payoff"]),
-        torch.softmax(raw["users"], -1),
-        torch.softmax(raw["policy"], -1),
-        n_exploit,
-        n_lost,
-    )
-
-
-def _case(payoff: list[list[float]], users: list[float], policy: list[float]) -> Deployment:
-    tables = [torch.tensor([x], dtype=torch.float64) for x in (payoff, users, policy)]
-    return Deployment(tables[0], tables[1], tables[2])
+    users, policy = torch.softmax(raw["users"], -1), torch.softmax(raw["policy"], -1)
+    return Deployment(torch.sigmoid(raw["payoff"]), users, policy, n_exploit, n_lost)
 
 
 def exact_loss() -> Deployment:
     """One exploit, perfect on the mode's users and worth nothing on the others; the other strategy is always right."""
-    return _case([[0.0, 1.0], [1.0, 1.0]], [0.6, 0.4], [0.9, 0.1])
+    return Deployment(one([[0.0, 1.0], [1.0, 1.0]]), one([0.6, 0.4]), one([0.9, 0.1]))
 
 
 def gains_elsewhere() -> Deployment:
     """The exploit earns 1 off E and 0 on E; the single best policy earns .8 everywhere: .3 is lost, not ρδ = .4."""
-    return _case([[0.0, 0.8], [1.0, 0.8]], [0.5, 0.5], [1.0, 0.0])
+    return Deployment(one([[0.0, 0.8], [1.0, 0.8]]), one([0.5, 0.5]), one([1.0, 0.0]))
 
 
 PROPOSITION_3_6_ORACLE = Inequality(
@@ -157,7 +143,7 @@ PROPOSITION_3_6_ORACLE = Inequality(
     tight=exact_loss,
     tight_text="the exploit loses δ on all of E and nothing elsewhere; the rest of π is optimal",
     mutations=(
-        Mutation("1.01·ρδπ(A_x)", oracle_regret, exact_loss, left=lambda c: 1.01 * oracle_bound(c)),
+        Mutation("1.01·ρδπ(A_x)", oracle_regret, exact_loss, left=scaled(1.01, oracle_bound)),
         Mutation("without π(A_x)", oracle_regret, exact_loss, left=lambda c: c.rho * oracle_loss(c)),
     ),
 )
@@ -175,6 +161,6 @@ PROPOSITION_3_6_SINGLE = Inequality(
     tight_text="one exploit: 1 off E, 0 on E, against .8 everywhere",
     mutations=(
         Mutation("no correction for gains off E", single_regret, gains_elsewhere, left=single_bound_uncorrected),
-        Mutation("1.01·bound", single_regret, gains_elsewhere, left=lambda c: 1.01 * single_bound(c)),
+        Mutation("1.01·bound", single_regret, gains_elsewhere, left=scaled(1.01, single_bound)),
     ),
 )

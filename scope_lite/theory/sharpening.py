@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, normal, one, scaled
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,9 @@ class Sharpening:
         return self.probs[:, -self.n_rare :]
 
 
-def sharpen(probs: Float[Tensor, "batch replies"], gamma: Float[Tensor, "batch"]) -> Float[Tensor, "batch replies"]:
-    """P_γ ∝ P^γ."""
-    return torch.softmax(gamma[:, None] * probs.log(), -1)
-
-
 def rare_mass(case: Sharpening) -> Float[Tensor, "batch"]:
-    """P_γ(rare): the left side."""
-    return sharpen(case.probs, case.gamma)[:, -case.n_rare :].sum(-1)
+    """The left side: P_γ(rare), with P_γ ∝ P^γ."""
+    return torch.softmax(case.gamma[:, None] * case.probs.log(), -1)[:, -case.n_rare :].sum(-1)
 
 
 def lambda_min_max(case: Sharpening) -> Float[Tensor, "batch"]:
@@ -76,8 +71,8 @@ def bound_sharp(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "b
 def sample_sharpenings(generator: torch.Generator, n: int, replies: int = 6) -> Raw:
     """Unconstrained numbers for ``n`` cases with γ ≥ 1."""
     return {
-        "logits": 1.5 * torch.randn(n, replies, generator=generator, dtype=torch.float64),
-        "log_excess": torch.randn(n, generator=generator, dtype=torch.float64),
+        "logits": 1.5 * normal(generator, n, replies),
+        "log_excess": normal(generator, n),
     }
 
 
@@ -86,29 +81,24 @@ def build_sharpenings(raw: Raw, n_major: int = 2, n_rare: int = 2) -> Sharpening
     return Sharpening(torch.softmax(raw["logits"], -1), 1 + raw["log_excess"].exp(), n_major, n_rare)
 
 
-def _case(probs: list[float], gamma: float, n_major: int, n_rare: int) -> Sharpening:
-    as_tensor = {"dtype": torch.float64}
-    return Sharpening(torch.tensor([probs], **as_tensor), torch.tensor([gamma], **as_tensor), n_major, n_rare)  # type: ignore[arg-type]
-
-
 def two_levels(gamma: float = 3.0) -> Sharpening:
     """P constant on M, constant on the rare set, nothing else: the sharp bound is reached for every γ."""
-    return _case([0.35, 0.35, 0.1, 0.1, 0.1], gamma, 2, 3)
+    return Sharpening(one([0.35, 0.35, 0.1, 0.1, 0.1]), one(gamma), 2, 3)
 
 
 def lumpy(gamma: float = 3.0) -> Sharpening:
     """Many small replies in M and one lump among the rare: masses say M is safe, the lump disagrees."""
-    return _case([0.08] * 10 + [0.15, 0.05], gamma, 10, 2)
+    return Sharpening(one([0.08] * 10 + [0.15, 0.05]), one(gamma), 10, 2)
 
 
 def uneven_major(gamma: float = 3.0) -> Sharpening:
     """M holds one large and many small replies, the rare set many equal ones."""
-    return _case([0.2] + [0.05] * 8 + [0.1] * 4, gamma, 9, 4)
+    return Sharpening(one([0.2] + [0.05] * 8 + [0.1] * 4), one(gamma), 9, 4)
 
 
 def long_tail(gamma: float = 0.2) -> Sharpening:
     """γ < 1 flattens: twenty replies of one in ten thousand each come to weigh more than M."""
-    return _case([0.45, 0.448, 0.1] + [1e-4] * 20, gamma, 2, 21)
+    return Sharpening(one([0.45, 0.448, 0.1] + [1e-4] * 20), one(gamma), 2, 21)
 
 
 PROPOSITION_F_1 = Inequality(
@@ -126,6 +116,6 @@ PROPOSITION_F_1 = Inequality(
         Mutation("λ = max_M/max_rare", lambda c: bound_source(c, lambda_max_max(c)), uneven_major),
         Mutation("γ < 1", bound_source, long_tail),
         Mutation("λ^γ instead of λ^{γ−1}", lambda c: bound_sharp(c) / lambda_min_max(c), two_levels),
-        Mutation("constant 0.99", lambda c: 0.99 * bound_sharp(c), two_levels),
+        Mutation("constant 0.99", scaled(0.99, bound_sharp), two_levels),
     ),
 )

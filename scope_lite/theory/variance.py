@@ -8,47 +8,34 @@ coin flips written down in advance (as the paper conditions, Eq. 6), no deviatio
 
 from __future__ import annotations
 
-import torch
+from dataclasses import replace
+
 from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory import instances as make
-from scope_lite.theory.gradients import rollout_distance
-from scope_lite.theory.inequality import Inequality, Mutation, scaled
-from scope_lite.theory.process import Process, mode_replies
-from scope_lite.theory.quantities import (
-    accumulate,
-    capped_bernoulli_variance,
-    collapse_errors,
-    doob_split,
-    variance_given_actions,
-)
+from scope_lite.theory import quantities as q
+from scope_lite.theory.gradients import rollout_distance, with_mode
+from scope_lite.theory.inequality import Inequality, Mutation, one, scaled
+from scope_lite.theory.process import Process
+
+deviation_probability = with_mode(rollout_distance)
+"""P_φ(the user leaves his mode at some turn) ≤ ε̄_H."""
 
 
 def simulator_variance(process: Process) -> Float[Tensor, "batch"]:
     """The simulator's part of Var(R) in Doob's split."""
-    return doob_split(process)[1]
-
-
-def deviation_probability(process: Process) -> Float[Tensor, "batch"]:
-    """P_φ(the user leaves his mode at some turn) ≤ ε̄_H."""
-    return rollout_distance(process, mode_replies(process.replies))
+    return q.doob_split(process)[1]
 
 
 def variance_bound(process: Process) -> Float[Tensor, "batch"]:
     """Sharp right side: ``R_max² g(P(some deviation))``."""
-    return process.reward_max**2 * capped_bernoulli_variance(deviation_probability(process))
-
-
-def variance_bound_accumulated(process: Process) -> Float[Tensor, "batch"]:
-    """``R_max² g(ε̄_H)``, ε̄_H under the φ-rollout."""
-    accumulated = accumulate(process, collapse_errors(process.replies))
-    return process.reward_max**2 * capped_bernoulli_variance(accumulated)
+    return process.reward_max**2 * q.capped_bernoulli_variance(deviation_probability(process))
 
 
 def variance_bound_source(process: Process) -> Float[Tensor, "batch"]:
     """The paper's form: ``R_max² ε̄_H``."""
-    return process.reward_max**2 * accumulate(process, collapse_errors(process.replies))
+    return process.reward_max**2 * q.accumulate(process, q.collapse_errors(process.replies))
 
 
 def _uncapped(process: Process) -> Tensor:
@@ -56,15 +43,9 @@ def _uncapped(process: Process) -> Tensor:
     return process.reward_max**2 * deviation * (1.0 - deviation)
 
 
-def _bit() -> Process:
-    return make.one_bit(torch.tensor([0.1], dtype=torch.float64))
-
-
 def _luck() -> Process:
     """One bit, and R = 1 iff it deviates, whatever the policy does."""
-    process = _bit()
-    deviation = torch.tensor([[0.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
-    return Process(process.theta, process.features, process.replies, deviation)
+    return replace(make.one_bit(one(0.1)), reward=one([0.0, 1.0, 0.0, 1.0]))
 
 
 LEMMA_3_3_ACTIONS = Inequality(
@@ -72,7 +53,7 @@ LEMMA_3_3_ACTIONS = Inequality(
     title="Lem 3.3 variance given realised acts",
     sample=make.sample_raw,
     build=make.build_process,
-    left=variance_given_actions,
+    left=q.variance_given_actions,
     source=variance_bound_source,
     sharp=variance_bound,
     tight=_luck,
@@ -82,26 +63,20 @@ LEMMA_3_3_ACTIONS = Inequality(
         Mutation("x(1−x) without the cap", _uncapped, make.fair_bits),
         Mutation(
             "realised acts as if they did not leak (Doob's part ≤ this one)",
-            variance_given_actions,
+            q.variance_given_actions,
             lambda: make.ask_then("bit"),
             left=simulator_variance,
         ),
     ),
 )
 
-LEMMA_3_3_DOOB = Inequality(
+LEMMA_3_3_DOOB = replace(
+    LEMMA_3_3_ACTIONS,
     key="lem-3.3b",
     title="Lem 3.3 variance, Doob's split",
-    sample=make.sample_raw,
-    build=make.build_process,
     left=simulator_variance,
-    source=variance_bound_source,
-    sharp=variance_bound,
-    tight=_luck,
-    tight_text="one bit, R = 1 iff it deviates",
     mutations=(
-        Mutation("constant 0.99", scaled(0.99, variance_bound), _luck),
-        Mutation("x(1−x) without the cap", _uncapped, make.fair_bits),
+        *LEMMA_3_3_ACTIONS.mutations[:2],
         Mutation(
             "converse: no variance, hence no deviation",
             simulator_variance,

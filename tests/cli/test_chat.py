@@ -12,15 +12,15 @@ import torch
 from typer.testing import CliRunner
 
 from scope_lite import cli
-from scope_lite.cli.conversation import BASE, TRAINING, Conversation, load_policy
-from scope_lite.cli.conversation.policy import YOU
+from scope_lite.cli.conversation import BASE, TRAINING, YOU, Conversation, load_policy
 from scope_lite.cli.conversation.widget import chat_widget
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.spec import AGENT
 from scope_lite.method.config import method_config
-from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.dialogue import run_dialogues
+from scope_lite.method.nano import choice_sets, nano_episodes
+from scope_lite.method.partner import draw_tasks
 from scope_lite.method.seats import ModelSeat
-from scope_lite.method.simulators import choice_sets, draw_tasks
 from scope_lite.method.train import train
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import collate
@@ -54,7 +54,7 @@ def untrained(world):
 
 def play(policy, partner=YOU, replies=(), seed=0):
     talk = Conversation(policy, partner, seed)
-    for reply in replies or [None] * talk.world.horizon:
+    for reply in replies or [None] * policy.horizon:
         talk.say(reply)
     return talk
 
@@ -76,7 +76,7 @@ def test_the_probabilities_are_those_of_the_adapter_in_the_checkpoint(root, trai
     saved = load_newest(folder / "checkpoints").tensors["policy"]
     model.load_adapter_state({n.removeprefix("adapter."): t for n, t in saved.items() if n.startswith("adapter.")})
     with torch.no_grad():
-        _, log_all = model.token_logprobs(collate(talk._policy.transcripts, pad=0))
+        _, log_all = model.token_logprobs(collate(talk._policy.row.transcripts, pad=0))
     expected = log_all.exp()[:, model.choice_ids["act"]].numpy()
     shown = np.array([[t.act.probabilities[a] for a in WORLD.spec.agent_acts] for t in talk.turns])
     np.testing.assert_allclose(shown, expected, atol=1e-5)
@@ -108,12 +108,18 @@ def test_options_are_ranked_and_keep_what_was_said(trained):
 @pytest.mark.parametrize("world", ["persuasion", "coding"])  # the simulator says how it ended, and the world does
 def test_a_talk_with_a_member_is_a_rollout_with_it(world):
     policy = untrained(world)
-    for member in policy.panel.members:
+    for member in policy.scene.members:
         talk = play(policy, member.name, seed=3)
         keys = RowKeys.grid(3, 0, 1, 1)
-        told = [policy.world.tasks[t] for t in draw_tasks(len(policy.world.tasks), keys)]
+        told = [policy.scene.world.tasks[t] for t in draw_tasks(len(policy.scene.world.tasks), keys)]
         seat = ModelSeat(policy.model, keys, "policy", told)
-        (rollout,) = run_dialogues(policy.world, seat, policy.panel.seat(member, keys), keys, [member.name])
+        (rollout,) = run_dialogues(
+            nano_episodes(policy.scene.world, told),
+            seat,
+            policy.seat(member.name, keys, policy.told(member.name, keys)),
+            keys,
+            [member.name],
+        )
         assert written(talk) == list(zip(rollout.acts, rollout.replies, strict=True))
         assert (talk.ending.outcome.said, talk.ending.reward) == (rollout.outcome, rollout.reward)
 
@@ -132,13 +138,14 @@ def test_the_same_seed_replays_the_talk_and_another_does_not(trained):
 def test_a_run_can_talk_to_the_simulator_that_it_trained(root):
     policy = load_policy("persuasion-population", root)
     talk = play(policy, TRAINING)
-    (speaker,) = [m for m in policy.cast.pool if m is policy.cast.pool[policy.cast.entries(talk.keys)[0]]]
+    pool = policy.trained_with.pool
+    speaker = pool.entries[pool.draw(talk.keys)[0]]
     with torch.no_grad():
-        _, log_all = speaker.token_logprobs(collate([talk._partner.transcripts[0]], pad=0))
+        _, log_all = speaker.token_logprobs(collate([talk._partner.row.transcripts[0]], pad=0))
     expected = log_all.exp()[0, speaker.choice_ids["reply"]].numpy()
     shown = [talk.turns[0].reply.probabilities[r] for r in talk.replies]
     np.testing.assert_allclose(shown, expected, atol=1e-5)
-    assert len(policy.cast.pool) == 2 and TRAINING not in untrained("persuasion").partners
+    assert len(pool.entries) == 2 and TRAINING not in untrained("persuasion").partners
 
 
 def test_the_world_says_how_a_talk_with_a_person_ended(trained):
@@ -172,7 +179,8 @@ def test_undo_takes_back_one_reply_and_the_same_reply_gives_the_same_act(trained
     other = talk.say("displeased").act
     assert other.probabilities != acts[2].probabilities
     talk.undo()
-    assert talk.say("reveal-trust").act == acts[2]
+    again = talk.say("reveal-trust").act
+    assert again.said == acts[2].said and again.probabilities == pytest.approx(acts[2].probabilities, rel=1e-5)
     for reply in ("no", "no"):
         talk.say(reply)
     assert talk.ending
@@ -279,8 +287,8 @@ def test_two_agents_alike_and_a_person_is_told_its_half():
     policy = untrained("coding")
     shown = command("", ["wait"] * 4, run="base:coding").stdout
     talk = play(policy, replies=["wait"] * 4)
-    assert f"you are told: {policy.world.say(talk.told)}" in shown and talk.told.startswith("half-")
-    assert f"the agent was told: {policy.world.say(talk.task)}" in shown
+    assert f"you are told: {policy.scene.world.say(talk.told)}" in shown and talk.told.startswith("half-")
+    assert f"the agent was told: {policy.scene.world.say(talk.task)}" in shown
     # one who writes nothing leaves a half missing, unless the other did what is worse
     assert talk.ending.outcome.said in ("unfinished", "conflict") and talk.ending.outcome.probability == 1
 

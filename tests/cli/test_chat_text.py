@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from html import escape
@@ -22,24 +23,22 @@ from scope_lite.cli.chat import converse
 from scope_lite.cli.conversation import (
     TRAINING,
     YOU,
-    LoadedTextPolicy,
+    Conversation,
     Message,
-    TextConversation,
+    TextPolicy,
     load_policy,
-    open_conversation,
 )
-from scope_lite.cli.conversation import text as chat_text
+from scope_lite.cli.conversation import policy as loaded_policy
 from scope_lite.cli.conversation.widget import chat_widget
 from scope_lite.envs.nano.users import draw
 from scope_lite.envs.prompts import persuadee
 from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.method.config import load_config
-from scope_lite.method.episodes import CONTEXT
+from scope_lite.method.dialogue import CONTEXT
 from scope_lite.method.learner import Learner
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.method.seats import ModelSeat
-from scope_lite.method.text import TextScene
-from scope_lite.method.text_cast import draw_personas
+from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import train
 from scope_lite.models.records import FAILED, Transcript
 from scope_lite.models.rng import RowKeys
@@ -50,18 +49,18 @@ from tests.standins.tau2_shop import LOOK_UP
 from tests.standins.tau2_shop import episode as shop
 
 
-def opened(folder: Path, method: str = "base", **changes: Any) -> LoadedTextPolicy:
+def opened(folder: Path, method: str = "base", **changes: Any) -> TextPolicy:
     """A policy off its start, with the simulators that it would train with."""
     scene = TextScene(config_of(folder, method, **changes))
     learner = Learner(scene.policy_model(), scene.config, seed=0)
     noise = torch.Generator().manual_seed(1)
     state = learner.model.adapter_state()
     learner.model.load_adapter_state({n: 0.3 * torch.randn(t.shape, generator=noise) for n, t in state.items()})
-    return LoadedTextPolicy("tiny", 0, scene, learner.model, None if method == "base" else scene.cast(learner))
+    return TextPolicy("tiny", 0, scene, learner.model, None if method == "base" else scene.partner(learner))
 
 
-def play(policy: LoadedTextPolicy, partner: str = YOU, replies: Any = (), **options: Any) -> TextConversation:
-    talk = TextConversation(policy, partner, **options)
+def play(policy: TextPolicy, partner: str = YOU, replies: Any = (), **options: Any) -> Conversation:
+    talk = Conversation(policy, partner, **options)
     for reply in replies:
         talk.say(reply)
     while not talk.ending and not talk.by_hand:
@@ -69,11 +68,11 @@ def play(policy: LoadedTextPolicy, partner: str = YOU, replies: Any = (), **opti
     return talk
 
 
-def messages(talk: TextConversation) -> list[Message]:
+def messages(talk: Conversation) -> list[Message]:
     return [m for turn in talk.turns for m in (turn.act, turn.reply) if m]
 
 
-def said_by(talk: TextConversation, *speakers: str) -> list[str]:
+def said_by(talk: Conversation, *speakers: str) -> list[str]:
     return [m.said for m in messages(talk) if m.speaker in speakers]
 
 
@@ -146,13 +145,12 @@ def test_a_talk_with_a_member_is_an_evaluation_dialogue_with_it(member, model, s
     policy = opened(model)
     scene, keys = policy.scene, RowKeys(3, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))
     talk = play(policy, member, seed=3)
-    told = scene.member(member)
-    about = draw_personas(scene.task.personas["test"], keys) if told.personas else [told.about]
+    played = scene.member(member)
 
-    def seat(rows: RowKeys, systems: list[str]) -> PromptedSeat:
-        return PromptedSeat([scene.voice(told)], systems, rows, "panel")
+    def seat(rows: RowKeys, systems: Sequence[str]) -> PromptedSeat:
+        return PromptedSeat([scene.voice(played)], systems, rows, "panel")
 
-    (rollout,) = scene.converse(policy.model, keys, seat, about, [member], "test")
+    (rollout,) = scene.converse(policy.model, keys, [played], seat, "test")
     assert said_by(talk, "agent") == rollout.acts and said_by(talk, member) == rollout.replies
     assert talk.ending and (talk.ending.outcome.said, talk.ending.reward) == (rollout.outcome, rollout.reward)
     assert said_by(talk, "form") == [persuadee.QUESTION] and talk.told == ""
@@ -209,20 +207,20 @@ def test_a_simulator_that_was_trained_speaks_as_itself(method, model, tmp_path, 
     rate = {} if method == "selfplay" else {"simulator": {"learning_rate": 1e-2, "reward": "adversarial"}}
     folder = train(config_of(model, method, steps=1, eval_dialogues=1, final_dialogues=1, **rate), tmp_path)
     policy = load_policy(folder.name, tmp_path)
-    assert isinstance(policy, LoadedTextPolicy) and policy.step == 1 and policy.partners[-1] == TRAINING
+    assert isinstance(policy, TextPolicy) and policy.step == 1 and policy.partners[-1] == TRAINING
     talk = play(policy, TRAINING)
-    assert policy.cast is not None and talk._partner is not None
+    assert policy.trained_with is not None and talk._partner is not None
     transcript, sharpness = talk._partner.row.transcripts[0], 1.0 if method == "selfplay" else 1 / 0.7
     own = [i for i, g in enumerate(transcript.generated) if g]
     with torch.no_grad():
-        logits = policy.cast.pool[0].model(torch.tensor([transcript.ids])).logits[0].float()
+        logits = policy.trained_with.pool.entries[0].model(torch.tensor([transcript.ids])).logits[0].float()
         log_all = (logits * sharpness).log_softmax(-1)
     found = [float(log_all[i - 1, transcript.ids[i]]) for i in own]
     assert [transcript.logprobs[i] for i in own] == pytest.approx(found, abs=0.1 if sixteen_bits else 1e-4)
     replies = [m for m in messages(talk) if m.speaker == TRAINING]
     assert len(replies) == 3 and all(len(m.probabilities) > 1 for m in replies)
-    moved = [t.abs().sum() for n, t in policy.cast.pool[0].adapter_state().items() if "lora_B" in n]
-    assert any(moved) and (policy.cast.pool[0] is policy.model) == (method == "selfplay")
+    moved = [t.abs().sum() for n, t in policy.trained_with.pool.entries[0].adapter_state().items() if "lora_B" in n]
+    assert any(moved) and (policy.trained_with.pool.entries[0] is policy.model) == (method == "selfplay")
 
 
 # -- you --------------------------------------------------------------------------------------------------------------
@@ -230,7 +228,7 @@ def test_a_simulator_that_was_trained_speaks_as_itself(method, model, tmp_path, 
 
 def test_a_person_is_told_what_a_simulator_would_be_and_is_paid_for_by_the_form(model):  # noqa: F811
     policy = opened(model)
-    talk = TextConversation(policy, seed=1)
+    talk = Conversation(policy, seed=1)
     person = draw_personas(policy.scene.task.personas["test"], talk.keys[np.array([0])])[0]
     assert person in talk.told and persuadee.SYSTEM.split("$persona")[0] in talk.told
     for reply in ("Hello", "Why?", "$1.50"):
@@ -243,7 +241,7 @@ def test_a_person_is_told_what_a_simulator_would_be_and_is_paid_for_by_the_form(
 
 
 def test_undo_takes_back_one_reply_and_the_same_reply_gives_the_same_act(model):  # noqa: F811
-    talk = TextConversation(opened(model))
+    talk = Conversation(opened(model))
     acts = [talk.turns[0].act, talk.say("Hello").act]
     tokens = talk._policy.row.transcripts[0].ids
     assert talk.undo().act == acts[0] and len(talk.turns) == 1 and talk.turns[0].reply is None
@@ -283,21 +281,21 @@ class Written:
         self.heard.append(words)
         self.transcripts[0].read([0])
 
-    def speak(self, turn: int) -> Message:
+    def speak(self, turn: int, kind: str) -> Message:
         self.transcripts[0].write(1, 0.0, 0)
         line = self.lines[sum(self.transcripts[0].generated) - 1]
         return Message("agent", line, line, {line: 0.5}, "a token")
 
-    def resume(self, transcript: Transcript) -> None:
-        self.transcripts = [transcript]
+    def resume(self, transcripts: list[Transcript]) -> None:
+        self.transcripts = transcripts
 
 
 def test_tools_answer_between_two_messages_of_the_customer(model, monkeypatch):  # noqa: F811
     policy = opened(model)
     monkeypatch.setattr(policy.scene.task, "open", lambda *_: shop())
     monkeypatch.setattr(Written, "lines", (LOOK_UP, LOOK_UP, "It is pending.", "Goodbye."))
-    monkeypatch.setattr(chat_text, "ModelSpeaker", Written)
-    talk = TextConversation(policy)
+    monkeypatch.setattr(loaded_policy, "ModelSpeaker", Written)
+    talk = Conversation(policy)
     assert talk.turns[0].act == Message("agent", GREETING, GREETING, {}) and "You bought a lamp." in talk.told
     talk.say("My lamp?")
     trail = ["agent", YOU, "agent", "tool", "agent", "tool", "agent"]
@@ -322,19 +320,19 @@ def test_a_talk_that_outgrows_the_context_ends_in_a_sentence(model):  # noqa: F8
     talk = play(opened(model, text={"context": first, "turns": 9}), replies=["Hello", "Why? " * 30])
     assert talk.ending and (talk.ending.outcome.said, talk.ending.reward) == (CONTEXT, 0)
     assert "outgrew" in talk.ending.outcome.sentence and len(talk.turns) == 2
-    at_once = TextConversation(opened(model, text={"context": 64, "max_new_tokens": 65}))
+    at_once = Conversation(opened(model, text={"context": 64, "max_new_tokens": 65}))
     assert at_once.ending and not at_once.turns
 
 
 def test_mistakes_are_told_in_one_line_and_change_nothing(model):  # noqa: F811
     policy = opened(model)
     with pytest.raises(ScopeError, match="did you mean 'personas'"):
-        open_conversation(policy, "persona")
+        Conversation(policy, "persona")
     with pytest.raises(ScopeError, match="unknown partner 'training'"):
-        open_conversation(policy, TRAINING)
+        Conversation(policy, TRAINING)
     with pytest.raises(ScopeError, match="0 or more"):
-        open_conversation(policy, alternatives=-1)
-    talk = open_conversation(policy)
+        Conversation(policy, alternatives=-1)
+    talk = Conversation(policy)
     with pytest.raises(ScopeError, match="say something"):
         talk.say(" ")
     assert len(talk.turns) == 1 and talk.turns[0].reply is None
@@ -362,7 +360,7 @@ def test_replies_are_typed_and_a_bad_one_is_passed_over(run):
     slips = ["nothing to take back", "the talk is over; undo, or restart"]
     assert result.stderr.splitlines() == [f"scope-lite: {slip}" for slip in slips]
     policy = load_policy(run, run.parent)
-    assert isinstance(policy, LoadedTextPolicy)
+    assert isinstance(policy, TextPolicy)
     talk = play(policy, replies=["Who are you?", "Why?", "$2"], seed=5, alternatives=2)
     shown = bare(result.stdout)
     for message in messages(talk):
@@ -377,7 +375,7 @@ def test_a_simulator_talks_to_the_end_by_itself(run):
     result = CliRunner().invoke(cli.app, words, input="")
     assert result.exit_code == 0 and result.stderr == "", result.output
     policy = load_policy(run, run.parent)
-    assert isinstance(policy, LoadedTextPolicy)
+    assert isinstance(policy, TextPolicy)
     talk = play(policy, TRAINING)
     assert talk.ending and f"reward {talk.ending.reward:.2f}\n" in result.stdout
     assert all(f"training: {t.reply.said} (0.607 a token)\n" in result.stdout for t in talk.turns if t.reply)
@@ -390,7 +388,7 @@ def test_a_run_on_any_engine_is_talked_to_through_transformers(run):
     facts = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
     (run / "provenance.json").write_text(json.dumps({**facts, "fingerprint": config.fingerprint()}), encoding="utf-8")
     policy = load_policy(run, run.parent)
-    assert isinstance(policy, LoadedTextPolicy) and policy.scene.config.text.rollout_engine == "hf"
+    assert isinstance(policy, TextPolicy) and policy.scene.config.text.rollout_engine == "hf"
 
 
 def test_the_cell_takes_text_and_its_buttons_lead_the_talk(run):

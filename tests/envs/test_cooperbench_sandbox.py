@@ -1,5 +1,6 @@
-"""Hostile code in the sandbox of CooperBench: what it can write, read, reach and use up, by each way of containment."""
+"""Hostile code in the sandbox of CooperBench: what it can write, read, reach and use up."""
 
+# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import os
@@ -7,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,33 +17,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from scope_lite.envs.cooperbench import jail, sandbox
-from scope_lite.envs.cooperbench.sandbox import Limits, Way, run, scratch_folder
+from scope_lite.envs.cooperbench import sandbox
+from scope_lite.envs.cooperbench.sandbox import Limits, run, scratch_folder
 from scope_lite.store.errors import ScopeError
+from tests.standins.cooperbench_shop import PYTHON, place  # noqa: F401
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="foreign code is contained on Linux only")
-
-PYTHON = "/usr/bin/python3" if Path("/usr/bin/python3").exists() else sys.executable
-"""one that any user id can reach; the attacks need the standard library only"""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that every user id can reach, which pytest's own is not."""
-    folder = Path(tempfile.mkdtemp(prefix="cooperbench-test-"))
-    folder.chmod(0o755)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(params=["namespaces", "landlock"])
-def way(request: pytest.FixtureRequest) -> Way:
-    """Each way of containment that works on this machine."""
-    if request.param == "namespaces" and sandbox.best_way() != "namespaces":
-        pytest.skip("no namespaces for this user here")
-    if request.param == "landlock" and jail.landlock_version() < jail.LANDLOCK_MINIMUM:
-        pytest.skip("no Landlock here")
-    return "namespaces" if request.param == "namespaces" else "landlock"
+pytestmark = pytest.mark.sandbox
 
 
 @pytest.fixture
@@ -121,10 +100,8 @@ def attack(outside: Path, scratch: Path, place: Path, word: str) -> list[str]:
     return [PYTHON, "-c", ATTACK, str(outside), str(scratch / "own"), str(place / "secret"), word]
 
 
-def test_hostile_code_writes_in_its_scratch_folder_only(
-    way: Way, outside: Path, scratch: Path, place: Path, mark: str
-) -> None:
-    done = run(attack(outside, scratch, place, mark), scratch, way=way, together=True)
+def test_hostile_code_writes_in_its_scratch_folder_only(outside: Path, scratch: Path, place: Path, mark: str) -> None:
+    done = run(attack(outside, scratch, place, mark), scratch, together=True)
     assert done.ok and "inside written" in done.stdout, done.stdout
     assert sorted(path.name for path in outside.iterdir()) == ["victim"]
     assert (outside / "victim").read_text(encoding="utf-8") == "whole"
@@ -163,14 +140,11 @@ print(made, "made")
 """
 
 
-def test_a_fork_bomb_stops_at_the_limit_and_nothing_of_it_is_left(way: Way, scratch: Path, mark: str) -> None:
-    done = run([PYTHON, "-c", BOMB, mark], scratch, way=way, limits=Limits(seconds=60, processes=20))
+def test_a_fork_bomb_stops_at_the_limit_and_nothing_of_it_is_left(scratch: Path, mark: str) -> None:
+    done = run([PYTHON, "-c", BOMB, mark], scratch, limits=Limits(seconds=60, processes=20))
     assert done.ok, done.stderr
     made = int(done.stdout.split()[0])
-    if way == "namespaces" or os.getuid() == 0:
-        assert 16 <= made <= 19  # for a user, the limit counts the processes that watch over the command too
-    else:  # the kernel counts all processes of the user, and others of them begin and end meanwhile
-        assert 0 < made < 100
+    assert 16 <= made <= 19  # for a user, the limit counts the processes that watch over the command too
 
 
 HANG = """
@@ -191,22 +165,22 @@ while True:
 """
 
 
-def test_a_hang_ends_with_all_that_left_the_process_group(way: Way, scratch: Path, mark: str) -> None:
-    done = run([PYTHON, "-c", HANG, mark], scratch, way=way, limits=Limits(seconds=3))
+def test_a_hang_ends_with_all_that_left_the_process_group(scratch: Path, mark: str) -> None:
+    done = run([PYTHON, "-c", HANG, mark], scratch, limits=Limits(seconds=3))
     assert (done.ended, done.code, done.ok) == ("time", None, False)
 
 
-def test_what_a_command_leaves_behind_ends_with_it(way: Way, scratch: Path, mark: str) -> None:
+def test_what_a_command_leaves_behind_ends_with_it(scratch: Path, mark: str) -> None:
     script = f"setsid {PYTHON} -c 'import time; time.sleep(100)' {mark} >/dev/null 2>&1 & echo started"
-    done = run(["bash", "-c", script], scratch, way=way, limits=Limits(seconds=60))
+    done = run(["bash", "-c", script], scratch, limits=Limits(seconds=60))
     assert done.ok and done.stdout == "started\n"
 
 
-def test_what_runs_ends_when_its_caller_is_killed(way: Way, mark: str) -> None:
+def test_what_runs_ends_when_its_caller_is_killed(mark: str) -> None:
     call = (
         "import sys\nfrom scope_lite.envs.cooperbench.sandbox import run, scratch_folder\n"
         "with scratch_folder() as folder:\n    print(folder, flush=True)\n"
-        f"    run(['{PYTHON}', '-c', 'import time; time.sleep(100)', sys.argv[1]], folder, way='{way}')"
+        f"    run(['{PYTHON}', '-c', 'import time; time.sleep(100)', sys.argv[1]], folder)"
     )
     command = [sys.executable, "-c", call, mark]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as caller:
@@ -226,35 +200,31 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-def test_hostile_code_cannot_signal_us(way: Way, scratch: Path) -> None:
-    if not sandbox.containment(scratch, way).signals:
-        pytest.skip("Landlock before version 6 lets signals through")
+def test_hostile_code_cannot_signal_us(scratch: Path) -> None:
     with subprocess.Popen(["sleep", "100"]) as bystander:
         kill = f"import os\nfor pid in ({os.getpid()}, {bystander.pid}):\n    os.kill(pid, 9)"
-        done = run([PYTHON, "-c", kill], scratch, way=way)
+        done = run([PYTHON, "-c", kill], scratch)
         alive = bystander.poll() is None
         bystander.kill()
     assert alive and done.code == 1 and ("PermissionError" in done.stderr or "ProcessLookupError" in done.stderr)
 
 
-def test_there_is_no_network(way: Way, scratch: Path) -> None:
-    if sandbox.containment(scratch, way).network == "open":
-        pytest.skip("Landlock before version 4 does not know the network")
+def test_there_is_no_network(scratch: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         connect = (
             f"import socket; socket.create_connection(('127.0.0.1', {server.getsockname()[1]}), 5); print('through')"
         )
-        done = run([PYTHON, "-c", connect], scratch, way=way)
+        done = run([PYTHON, "-c", connect], scratch)
         free = subprocess.run([PYTHON, "-c", connect], capture_output=True, text=True, encoding="utf-8")
     assert free.stdout == "through\n"  # the test can fail
     assert done.code == 1 and "through" not in done.stdout
 
 
-def test_no_secret_of_the_environment_comes_through(way: Way, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_secret_of_the_environment_comes_through(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "my secret")
     look = "env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'"
     with subprocess.Popen(["sleep", "100"]) as holder:
-        done = run(["bash", "-c", look], scratch, way=way, environment={"GIVEN": "yes"})
+        done = run(["bash", "-c", look], scratch, environment={"GIVEN": "yes"})
         free = subprocess.run(["bash", "-c", look], capture_output=True, text=True, errors="replace", encoding="utf-8")
         holder.kill()
     assert "my secret" in free.stdout
@@ -262,12 +232,12 @@ def test_no_secret_of_the_environment_comes_through(way: Way, scratch: Path, mon
     assert f"HOME={scratch}/home" in done.stdout and f"TMPDIR={scratch}/tmp" in done.stdout
 
 
-def test_memory_of_one_and_of_all_together_is_bounded(way: Way, scratch: Path, mark: str) -> None:
-    one = run([PYTHON, "-c", "bytearray(1 << 29)"], scratch, way=way, limits=Limits(memory_mb=256))
+def test_memory_of_one_and_of_all_together_is_bounded(scratch: Path, mark: str) -> None:
+    one = run([PYTHON, "-c", "bytearray(1 << 29)"], scratch, limits=Limits(memory_mb=256))
     assert one.code == 1 and "MemoryError" in one.stderr
     many = "import os, time; [os.fork() for _ in range(2)]; x = bytearray(60 << 20); time.sleep(100)"
     limits = Limits(seconds=60, memory_mb=150)
-    done = run([PYTHON, "-c", many, mark], scratch, way=way, limits=limits)
+    done = run([PYTHON, "-c", many, mark], scratch, limits=limits)
     assert (done.ended, done.code) == ("memory", None)
 
 
@@ -298,21 +268,10 @@ def test_files_that_hold_nothing_are_counted_too(scratch: Path, monkeypatch: pyt
     assert run([PYTHON, "-c", many], scratch, limits=Limits(files=100)).ended == "disk"
 
 
-def test_the_input_of_a_command_cannot_be_written_to(way: Way, scratch: Path) -> None:
+def test_the_input_of_a_command_cannot_be_written_to(scratch: Path) -> None:
     for write in ("os.write(0, b'x')", "os.truncate(0, 1 << 20)", "os.open('/proc/self/fd/0', os.O_WRONLY)"):
-        done = run([PYTHON, "-c", f"import os\n{write}"], scratch, way=way, stdin="words")
+        done = run([PYTHON, "-c", f"import os\n{write}"], scratch, stdin="words")
         assert done.code == 1 and "Error" in done.stderr, write
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root runs foreign code as another user")
-def test_a_program_in_a_folder_closed_to_that_user_is_told_with_the_folder(scratch: Path, place: Path) -> None:
-    closed = place / "mine"
-    closed.mkdir(mode=0o700)
-    shutil.copy("/bin/true", closed / "true")
-    if jail.landlock_version() >= jail.LANDLOCK_MINIMUM:
-        with pytest.raises(ScopeError, match=f"may not enter {closed}"):
-            run([str(closed / "true")], scratch, readable=(place,), way="landlock")
-    assert sandbox._closed_to(str(closed / "true"), sandbox.Containment("landlock", "open", True, 40_001))
 
 
 def test_long_output_keeps_its_ends(scratch: Path) -> None:
@@ -321,24 +280,34 @@ def test_long_output_keeps_its_ends(scratch: Path) -> None:
     assert done.stdout.startswith("firstx") and done.stdout.endswith("xlast\n")
 
 
-def test_arguments_are_no_shell_and_input_and_errors_come_apart(way: Way, scratch: Path) -> None:
-    done = run(["/bin/echo", "$(id)", "; `id` > file"], scratch, way=way)
+def test_arguments_are_no_shell_and_input_and_errors_come_apart(scratch: Path) -> None:
+    done = run(["/bin/echo", "$(id)", "; `id` > file"], scratch)
     assert done.stdout == "$(id) ; `id` > file\n"
-    done = run(["bash", "-c", "cat; echo wrong >&2; exit 3"], scratch, way=way, stdin="caf\udcff\n")
+    done = run(["bash", "-c", "cat; echo wrong >&2; exit 3"], scratch, stdin="caf\udcff\n")
     assert (done.stdout, done.stderr, done.code) == ("caf\udcff\n", "wrong\n", 3)
 
 
-def test_a_program_that_is_not_there_is_named(way: Way, scratch: Path) -> None:
+def test_a_program_that_is_not_there_is_named(scratch: Path) -> None:
     with pytest.raises(ScopeError, match="cannot run nonesuch contained"):
-        run(["nonesuch"], scratch, way=way)
+        run(["nonesuch"], scratch)
 
 
-def test_without_namespaces_and_landlock_nothing_is_run(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jail, "landlock_version", lambda: 2)
-    monkeypatch.setattr(sandbox, "best_way", lambda: "landlock")
-    with pytest.raises(ScopeError, match="neither by namespaces nor by Landlock"):
+BROKEN = "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("bwrap", "said"), [(None, "apt-get install bubblewrap"), (BROKEN, "No permissions to create.*needs namespaces")]
+)
+def test_where_bubblewrap_cannot_hold_it_nothing_is_run(
+    scratch: Path, place: Path, monkeypatch: pytest.MonkeyPatch, bwrap: str | None, said: str
+) -> None:
+    if bwrap:
+        (place / "bwrap").write_text(bwrap, encoding="utf-8")
+        (place / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(place))
+    with pytest.raises(ScopeError, match=said) as error:
         run(["touch", "file"], scratch)
-    assert not (scratch / "file").exists()
+    assert "\n" not in str(error.value) and not (scratch / "file").exists()
 
 
 def test_a_folder_that_foreign_code_has_locked_is_still_removed() -> None:

@@ -1,4 +1,4 @@
-"""Persuasion for Good: the loader on a made-up file in its format, the act classifier, the human yardstick.
+"""Persuasion for Good: the loader on a made-up file in its format, the act classifier, people as the baseline.
 
 What needs the real files is skipped, and listed at the end of the run, where they are not.
 """
@@ -15,20 +15,9 @@ import pytest
 
 from scope_lite.envs import p4g, p4g_acts
 from scope_lite.envs.donation import read_pledge
-from scope_lite.measure import miller_madow_entropy, mode_share
-from scope_lite.measure.humans import (
-    ANY,
-    GIVEN,
-    UNSAID,
-    act_shares,
-    conditional_entropy,
-    donation_bin,
-    donation_shares,
-    human_acts,
-    human_donations,
-    jackknife_interval,
-    mean_donation,
-)
+from scope_lite.measure.human_baseline import UNSAID, donation_bin, human_donations
+from scope_lite.measure.samples import miller_madow_entropy, mode_share
+from scope_lite.measure.stats import jackknife_interval, t_interval
 from scope_lite.store.errors import ScopeError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -251,58 +240,38 @@ def test_broken_weights_are_told_in_one_line(tmp_path: Path) -> None:
         p4g_acts.load_classifier("persuadee", tmp_path)
 
 
-# -- the yardstick ----------------------------------------------------------------------------------------------------
-
-
-def test_conditional_entropy_is_the_weighted_mean_of_the_groups() -> None:
-    pairs = [("a", "x"), ("a", "y"), ("a", "x"), ("b", "z")]
-    assert conditional_entropy(pairs) == pytest.approx(0.75 * miller_madow_entropy(["x", "y", "x"]))
+# -- people as the baseline ------------------------------------------------------------------------------------------
 
 
 def test_the_jackknife_of_a_mean_is_the_t_interval_of_cluster_means() -> None:
     ones = [3, 5, 0, 7, 4, 6]
     clusters = [[("a", "x")] * k + [("a", "y")] * (10 - k) for k in ones]
     share = jackknife_interval(lambda pairs: np.mean([then == "x" for _, then in pairs]), clusters)
-    expected = mean_donation([k / 10 for k in ones])
+    expected = t_interval([k / 10 for k in ones])
     assert (share.mean, share.low, share.high) == pytest.approx((expected.mean, expected.low, expected.high))
-    assert share.clusters == 6
+    assert share.n == 6
     assert math.isnan(jackknife_interval(lambda pairs: 0.0, clusters[:1]).low)
 
 
-def test_the_yardstick_reproduces_the_benchmark_notes() -> None:
-    """4.01 bits without and 2.84 with the persuader's act; epsilon .72 at a proposition, where 28 % agree."""
-    acts = human_acts().set_index("after")
-    assert acts.loc[ANY, "entropy_bits"] == pytest.approx(4.01, abs=0.005)
-    assert acts.loc[GIVEN, "entropy_bits"] == pytest.approx(2.84, abs=0.005)
-    assert acts.loc["proposition-of-donation", "epsilon"] == pytest.approx(0.72, abs=0.005)
-    assert acts.loc["proposition-of-donation", "mode"] == "agree-donation"
-    assert acts.loc["greeting", "entropy_bits"] == pytest.approx(1.04, abs=0.01)
-    assert (acts["entropy_low"] <= acts["entropy"]).all() and (acts["entropy"] <= acts["entropy_high"]).all()
-    assert acts["entropy"].to_numpy() == pytest.approx(acts["entropy_bits"].to_numpy() * math.log(2))
-
-
-def test_a_row_of_the_yardstick_against_its_definition() -> None:
+def test_the_shipped_answers_reproduce_the_benchmark_notes() -> None:
+    """4.01 bits without the persuader's act; epsilon .72 at a proposition, where 28 % agree; at greetings 1.04 bits."""
     pairs = p4g.load_table("act_pairs")
-    asked = pairs[pairs["after"] == "ask-donation-amount"]
-    row = human_acts(asked).set_index("after").loc["ask-donation-amount"]
-    labels = asked["act"].tolist()
-    assert row["entropy"] == pytest.approx(miller_madow_entropy(labels))
-    assert row["epsilon"] == pytest.approx(1 - mode_share(labels))
-    shares = act_shares(pairs, "ask-donation-amount")
-    assert shares.sum() == pytest.approx(1) and shares.iloc[0] == pytest.approx(1 - row["epsilon"])
+    bits = {act: miller_madow_entropy(said.tolist()) / math.log(2) for act, said in pairs.groupby("after")["act"]}
+    assert miller_madow_entropy(pairs["act"].tolist()) / math.log(2) == pytest.approx(4.01, abs=0.005)
+    assert bits["greeting"] == pytest.approx(1.04, abs=0.01)
+    asked = pairs.loc[pairs["after"] == "proposition-of-donation", "act"]
+    assert 1 - mode_share(asked.tolist()) == pytest.approx(0.72, abs=0.005)
+    assert asked.mode().tolist() == ["agree-donation"]
 
 
 def test_donations_reproduce_the_benchmark_notes() -> None:
     dollars = human_donations()
     assert len(dollars) == 1017 and dollars.max() == 2.0
-    assert mean_donation(dollars).mean == pytest.approx(0.409, abs=5e-4)
-    shares = donation_shares(dollars)
-    assert shares["share"].sum() == pytest.approx(1) and shares["share"].iloc[0] == pytest.approx(0.464, abs=5e-4)
-    assert ((shares["low"] < shares["share"]) & (shares["share"] < shares["high"])).all()
+    assert dollars.mean() == pytest.approx(0.409, abs=5e-4)
+    assert (dollars == 0).mean() == pytest.approx(0.464, abs=5e-4)
 
 
 def test_donation_bins_hold_their_upper_end() -> None:
-    assert donation_shares([0, 0.01, 0.5, 0.51, 1.0, 2.0])["people"].tolist() == [1, 2, 2, 0, 1]
     assert [donation_bin(x) for x in (0.0, 0.5, 0.51, 2.0)] == ["0", "0 to 0.5", "0.5 to 1", "1.5 to 2"]
     assert donation_bin(None) == donation_bin(math.nan) == UNSAID
 

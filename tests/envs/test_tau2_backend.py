@@ -21,7 +21,7 @@ from scope_lite.envs.tau2.environment import Tau2Environment, load_domain, load_
 from scope_lite.envs.tau2.episode import Called, open_episode
 from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.envs.tau2.tools import MAX_OUTPUT, ToolCall, shown
-from scope_lite.method.episodes import WrittenSeat, run_episodes, seat_systems
+from scope_lite.method.dialogue import WrittenSeat, run_dialogues, seat_systems
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 
@@ -41,7 +41,7 @@ def play(domain: str, tasks: list[Any], drop_last_write: bool = False) -> list[A
     agent = WrittenSeat([evaluate.gold_messages(domain, task, drop_last_write) for task in tasks])
     user = WrittenSeat([["Hello.", "###STOP###"] for _ in tasks])
     episodes = [open_episode(domain, task, max_turns=60) for task in tasks]
-    return run_episodes(episodes, agent, user, RowKeys.grid(0, 1, 1, len(tasks)), ["written"] * len(tasks))
+    return run_dialogues(episodes, agent, user, RowKeys.grid(0, 1, 1, len(tasks)), ["written"] * len(tasks))
 
 
 # -- without the package -----------------------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ def test_a_small_model_on_both_seats_plays_a_retail_episode_to_its_end() -> None
     loaded = load_model("smollm2", "cpu")
     model = SeatModel(loaded.model, loaded.tokenizer)
     keys = RowKeys.grid(run=0, step=1, groups=1, group_size=1)
-    episodes = [open_episode("retail", task_of("retail", FIRST), max_turns=3, style="signatures")]
+    episodes = [open_episode("retail", task_of("retail", FIRST), max_turns=3)]
     policy, simulator = (
         ModelSeat(model, keys, seat, seat_systems(episodes, seat), max_new_tokens=24)
         for seat in ("policy", "simulator")
     )
-    (rollout,) = run_episodes(episodes, policy, simulator, keys, ["smollm2"], context=8192)
+    (rollout,) = run_dialogues(episodes, policy, simulator, keys, ["smollm2"], context=8192)
     assert rollout.outcome in ("stop", "transfer", "out-of-scope", "max-turns") and rollout.reward == 0.0
     assert rollout.turns == len(rollout.acts) - 1 >= 1
     own = [i for i, mine in zip(rollout.policy.ids, rollout.policy.generated, strict=True) if mine]

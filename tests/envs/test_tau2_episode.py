@@ -10,7 +10,7 @@ import pytest
 from scope_lite.envs.tau2.episode import Called, Event, Said
 from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.envs.tau2.tools import ToolCall, ToolOutput, shown
-from scope_lite.method.episodes import WrittenSeat, run_episodes
+from scope_lite.method.dialogue import WrittenSeat, run_dialogues
 from scope_lite.models.rng import RowKeys
 from tests.standins.tau2_shop import LOOK_UP, episode
 
@@ -18,7 +18,7 @@ from tests.standins.tau2_shop import LOOK_UP, episode
 def play(agents: Sequence[Sequence[str]], users: Sequence[Sequence[str]], **options: Any) -> tuple[list, list]:
     episodes = [episode(**options) for _ in agents]
     keys = RowKeys.grid(0, 1, 1, len(agents))
-    return run_episodes(
+    return run_dialogues(
         episodes, WrittenSeat(agents), WrittenSeat(users), keys, ["written"] * len(agents)
     ), episodes  # fmt: skip
 

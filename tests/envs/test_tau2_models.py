@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from scope_lite.envs.tau2.episode import Said
 from scope_lite.envs.tau2.prompt import agent_system
-from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.grpo import clipped_loss
 from scope_lite.method.seats import ModelSeat
 from scope_lite.models.hf import SeatModel
@@ -76,7 +76,7 @@ def play_models(model: SeatModel, rows: Sequence[int], **options: Any) -> tuple[
     for seat, words in (("policy", AGENTS), ("simulator", USERS)):
         rule = ByHeart(model, [words[row] for row in rows])
         seats.append(ModelSeat(model, keys, seat, seat_systems(episodes, seat), rule, max_new_tokens=120))
-    return run_episodes(episodes, *seats, keys, ["model"] * len(rows), **options), episodes, seats[0]
+    return run_dialogues(episodes, *seats, keys, ["model"] * len(rows), **options), episodes, seats[0]
 
 
 @pytest.fixture(scope="module")
@@ -179,5 +179,5 @@ def test_an_episode_that_outgrows_the_context_says_so(model: SeatModel) -> None:
     rollouts, _, seat = play_models(model, [0, 2], context=prompt + 200)
     assert [(r.outcome, r.reward) for r in rollouts] == [("context", 0.0), ("context", 0.0)]
     assert all(len(t.ids) > prompt for t in seat.transcripts)
-    with pytest.raises(ScopeError, match=r"prompt in shop/0 has \d+ tokens.*signatures"):
+    with pytest.raises(ScopeError, match=r"prompt in shop/0 has \d+ tokens.*longer context"):
         play_models(model, [0], context=prompt)

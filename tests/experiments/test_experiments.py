@@ -16,7 +16,7 @@ from scope_lite.figures.notebook import (
     result_table,
     run_summaries,
 )
-from scope_lite.figures.paper_tables import PAPER_TABLES
+from scope_lite.figures.tables import PAPER_TABLES
 from scope_lite.store import load_rollouts
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import RESULTS
@@ -65,7 +65,7 @@ def test_every_figure_of_the_gallery_is_drawn_from_shipped_tables(table, tmp_pat
     written = gallery.build(None, tmp_path, tmp_path / "figures")
     drawn = [e for e in gallery.GALLERY if e.table in ("methods", "single_by_simulator", "")]
     named = {f"{e.name}.{suffix}" for e in drawn for suffix in ("png", "pdf", "json")}
-    made = [t for t in PAPER_TABLES if t.name != "table03"]  # it has none of its runs here
+    made = [t for t in PAPER_TABLES.values() if t.name != "table03"]  # it has none of its runs here
     assert {p.name for p in written} == named | {f"{t.name}.{suffix}" for t in made for suffix in ("md", "tex")}
     first = {p.name: p.read_bytes() for p in written}
     assert {p.name: p.read_bytes() for p in gallery.build(None, tmp_path, tmp_path / "figures")} == first
@@ -87,7 +87,7 @@ def test_a_figure_without_its_table_says_which_command_makes_it(tmp_path):
 
 
 def test_a_built_table_is_read_back_and_says_where_it_comes_from(root, tmp_path, monkeypatch):
-    small = experiments.Experiment(lambda: [("base", {"method": "base", "final_dialogues": 4})], seeds=1)
+    small = experiments.Experiment([experiments.Variant("base", {"method": "base", "final_dialogues": 4})], seeds=1)
     monkeypatch.setitem(experiments.EXPERIMENTS, "small", small)
     path = experiments.build("small", seeds=1, root=root, results=tmp_path, workers=1)
     assert len(pd.read_csv(path)) == 1
@@ -96,9 +96,9 @@ def test_a_built_table_is_read_back_and_says_where_it_comes_from(root, tmp_path,
 
 
 def test_a_table_is_extended_without_the_runs_it_was_made_from(tmp_path, monkeypatch):
-    small = experiments.Experiment(
-        lambda: [(f"n={n}", {"method": "base", "final_dialogues": n}) for n in (4, 5)], seeds=2
-    )
+    base = {"method": "base"}
+    variants = [experiments.Variant(f"n={n}", {**base, "final_dialogues": n}, {"n": n}) for n in (4, 5)]
+    small = experiments.Experiment(variants, seeds=2)
     monkeypatch.setitem(experiments.EXPERIMENTS, "small", small)
     results = tmp_path / "results"
     path = experiments.build("small", 1, tmp_path / "first", results, workers=1)
@@ -108,14 +108,12 @@ def test_a_table_is_extended_without_the_runs_it_was_made_from(tmp_path, monkeyp
     experiments.build("small", 2, elsewhere, results, workers=1, extend=True)
     made = pd.read_csv(path)
     assert path.read_text(encoding="utf-8").startswith(before), "the shipped rows are kept as they were"
+    assert made["n"].tolist() == [4, 5, 4, 5]
     assert list(zip(made["seed"], made["variant"], strict=True)) == [(0, "n=4"), (0, "n=5"), (1, "n=4"), (1, "n=5")]
     assert sorted(p.name.rsplit("-", 2)[1] for p in elsewhere.glob("persuasion-base-*")) == ["seed1", "seed1"]
     assert json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["kept"]["runs"] == 2
-    monkeypatch.setitem(
-        experiments.EXPERIMENTS,
-        "small",
-        small._replace(variants=lambda: [("n=4", {"method": "base", "final_dialogues": 6})]),
-    )
+    other = experiments.Variant("n=4", {**base, "final_dialogues": 6})
+    monkeypatch.setitem(experiments.EXPERIMENTS, "small", small._replace(variants=[other]))
     assert len(experiments.unfinished(["small"], 1, elsewhere, extend=results)) == 1, "other content is another run"
 
 

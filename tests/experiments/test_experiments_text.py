@@ -11,7 +11,7 @@ from scope_lite.envs.donation import PAYMENT, read_pledge
 from scope_lite.experiments import EXPERIMENTS, as_text, dialogues, frozen_table, runs_of
 from scope_lite.experiments.dialogues import first_and_last, frozen_dialogues
 from scope_lite.figures.training import note
-from scope_lite.method.text_cast import read_text_panel
+from scope_lite.method.members import read_text_panel
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import text_panel
 
@@ -21,7 +21,7 @@ TABLES = ("text_p4g", "text_tuned")
 @pytest.mark.parametrize(("name", "model"), list(zip(TABLES, ("smollm2", "smollm2+persuader"), strict=True)))
 def test_a_table_in_text_has_its_experiments_runs_and_its_figure_names_the_model(name: str, model: str) -> None:
     table = frozen_table(name)
-    assert set(table["variant"]) == {variant for variant, _ in EXPERIMENTS[name].variants()}
+    assert set(table["variant"]) == {variant.label for variant in EXPERIMENTS[name].variants}
     assert note(table).startswith(f"{model} · p4g")
     shipped = set(table["run"])
     assert {config.run_name() for _, config in runs_of(name, 1)} == {run.rpartition("-")[0] for run in shipped}

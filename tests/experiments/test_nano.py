@@ -13,8 +13,7 @@ from scope_lite.envs.nano.users import BeliefUsers
 from scope_lite.experiments import nano_models as nano
 from scope_lite.method.config import method_config
 from scope_lite.method.members import PanelMember, read_panel
-from scope_lite.method.panel import Panel
-from scope_lite.method.simulators import Library, check_names
+from scope_lite.method.nano import NanoScene
 from scope_lite.method.train import train
 from scope_lite.models.rng import RowKeys
 from scope_lite.store import load_metrics
@@ -105,7 +104,7 @@ def test_a_random_worlds_model_is_adapted_from_the_base_and_its_panel_is_exact(t
 def test_an_exact_panel_member_speaks_the_sharpened_distribution():
     member = PanelMember("sim-b", None, 8.0, "collapsed", {"facts": 0.6, "heart": 0.4})
     keys = RowKeys.grid(0, 0, 1, 2000)
-    seat = Panel(Library(WORLD), ()).seat(member, keys)
+    seat = NanoScene(method_config("base")).seat_members([member] * len(keys), keys, ["user"] * len(keys), "test")
     seat.hear(["ask"] * len(keys))
     said = seat.speak(0, "reply")
     exact = BeliefUsers(WORLD, WORLD.prior_vector(member.population), 1, 8.0)
@@ -115,4 +114,4 @@ def test_an_exact_panel_member_speaks_the_sharpened_distribution():
 
 def test_a_world_that_tells_its_users_what_to_do_has_no_persona_prompts():
     with pytest.raises(ScopeError, match="persona"):
-        check_names(method_config("persona", world="coding"))
+        NanoScene(method_config("persona", world="coding"))

@@ -13,7 +13,7 @@ from scope_lite.envs.nano.users import BeliefUsers, draw
 from scope_lite.experiments import referee
 from scope_lite.experiments.contrasts import COMMON, contrast_table, in_points, like_for_like, rank_correlation, verdict
 from scope_lite.experiments.epsilon import MEASURED, epsilon_by_sampling
-from scope_lite.measure import cross_validated_mode_share, mode_share
+from scope_lite.measure.samples import cross_validated_mode_share, mode_share
 from scope_lite.measure.stats import Interval, t_interval
 from scope_lite.method.members import read_panel
 from scope_lite.method.sampling import VerbalizedModel

@@ -19,12 +19,13 @@ from scope_lite.envs.p4g import Dialogue, Person, Turn
 from scope_lite.envs.prompts import persuadee_chat
 from scope_lite.experiments.text_models import FinetuneConfig, Progress, encode, finetune, split_of
 from scope_lite.experiments.text_models.data import system_prompt
+from scope_lite.experiments.text_models.finetune import Trainer, log_likelihoods, perplexity
 from scope_lite.experiments.text_models.folders import lora_settings
-from scope_lite.experiments.text_models.training import Trainer, perplexity, spoken_nll
 from scope_lite.models import adapters
 from scope_lite.models.adapters import split_adapter
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.generate import TextSampler
+from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
@@ -129,13 +130,29 @@ def test_splits_are_a_matter_of_the_name_and_about_a_tenth() -> None:
 def test_the_loss_is_the_spoken_tokens_and_no_others(base: Path) -> None:
     loaded = load_model(base)
     example = encode(dialogue(), "persuadee", ChatFormat(loaded.tokenizer), 2048)
+    seat, config = SeatModel(loaded.model, loaded.tokenizer), settings(base, dialogues_per_step=1)
     with torch.inference_mode():
         logp = loaded.model(torch.tensor([example.ids])).logits[0].float().log_softmax(-1)
-    slow = -sum(float(logp[i - 1, token]) for i, token in enumerate(example.ids) if example.spoken[i])
-    assert float(spoken_nll(loaded.model, example).detach()) == pytest.approx(slow, rel=1e-4)
-    short = encode(dialogue(turns=TALK[:2]), "persuadee", ChatFormat(loaded.tokenizer), 2048)
-    both = (slow + float(spoken_nll(loaded.model, short).detach())) / (sum(example.spoken) + sum(short.spoken))
-    assert perplexity(loaded.model, [example, short]) == pytest.approx(math.exp(both), rel=1e-4)
+        slow = -sum(float(logp[i - 1, token]) for i, token in enumerate(example.ids) if example.spoken[i])
+        assert float(log_likelihoods(seat, example).sum()) == pytest.approx(-slow, rel=1e-4)
+        short = encode(dialogue(turns=TALK[:2]), "persuadee", ChatFormat(loaded.tokenizer), 2048)
+        both = (slow - float(log_likelihoods(seat, short).sum())) / (sum(example.spoken) + sum(short.spoken))
+    assert perplexity(seat, [example, short]) == pytest.approx(math.exp(both), rel=1e-4)
+    trainer = Trainer(config, loaded, {"train": [example], "valid": [short], "test": [short]})
+    assert trainer._step([example]) == pytest.approx(slow / sum(example.spoken), rel=1e-4)
+
+
+def test_a_step_follows_the_gradient_of_the_mean_log_likelihood(base: Path) -> None:
+    loaded = load_model(base)
+    rows = [encode(dialogue(turns=TALK[:n]), "persuadee", ChatFormat(loaded.tokenizer), 2048) for n in (2, 7)]
+    trainer = Trainer(settings(base, warmup_steps=1), loaded, {"train": rows, "valid": rows, "test": rows})
+    seat = trainer.learner.model
+    (-torch.cat([log_likelihoods(seat, row) for row in rows]).mean()).backward()
+    wanted = [p.grad.clone() for p in seat.trainable()]
+    norm = torch.stack([g.norm() for g in wanted]).norm()
+    trainer._step(rows)
+    for p, g in zip(seat.trainable(), wanted, strict=True):
+        torch.testing.assert_close(p.grad, g / norm.clamp(min=1), rtol=1e-3, atol=1e-6)
 
 
 # -- training ---------------------------------------------------------------------------------------------------------
@@ -192,7 +209,7 @@ def test_an_adapter_names_its_base_as_it_was_given(adapter: Path, base: Path) ->
     trainer = Trainer(
         FinetuneConfig("persuadee", "smollm2", rank=2), load_model(base), {"train": [], "valid": [], "test": []}
     )
-    assert lora_settings(trainer.peft, "smollm2")["base_model_name_or_path"] == "smollm2"
+    assert lora_settings(trainer.learner.model.peft, "smollm2")["base_model_name_or_path"] == "smollm2"
 
 
 def test_more_steps_go_on_and_end_where_the_longer_run_ends(
@@ -208,13 +225,13 @@ def test_the_base_stays_as_it_is_and_every_seed_starts_elsewhere(base: Path, dia
     loaded = load_model(base)
     chat = ChatFormat(loaded.tokenizer)
     rows = [encode(d, "persuadee", chat, 2048) for d in dialogues[:6]]
-    before = perplexity(loaded.model, rows)
+    before = perplexity(SeatModel(loaded.model, loaded.tokenizer), rows)
     first = Trainer(settings(base), loaded, {"train": rows, "valid": rows, "test": rows})
-    assert perplexity(first.peft.get_base_model(), rows) == pytest.approx(before, rel=1e-5), "it starts as its base"
+    assert perplexity(first.learner.model, rows) == pytest.approx(before, rel=1e-5), "it starts as its base"
     other = Trainer(settings(base, seed=1), load_model(base), first.splits)
     assert any(not torch.equal(first.best[name], other.best[name]) for name in first.best)
-    assert [e.name for e in first._batch(0)] != [e.name for e in other._batch(0)]
-    epoch = [e.name for step in range(3) for e in first._batch(step)]
+    assert [e.name for e in first.batch(0)] != [e.name for e in other.batch(0)]
+    epoch = [e.name for step in range(3) for e in first.batch(step)]
     assert sorted(epoch) == sorted(e.name for e in rows), "an epoch sees every dialogue once"
 
 

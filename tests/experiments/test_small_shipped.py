@@ -9,9 +9,9 @@ import pytest
 
 from scope_lite.envs.p4g import Dialogue, Person, Turn
 from scope_lite.experiments.text_models.data import encode
-from scope_lite.experiments.text_models.training import perplexity
+from scope_lite.experiments.text_models.finetune import perplexity
 from scope_lite.models import adapters
-from scope_lite.models.chat import ChatFormat
+from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import load_model
 from scope_lite.store.paths import SMALL_MODELS
 
@@ -47,6 +47,7 @@ def test_a_tuned_adapter_expects_what_its_seat_says(role: str) -> None:
     """A dialogue that it never saw: the perplexity of the seat's own turns falls by a quarter at least."""
     nobody = Person("", 0.0)
     turns = tuple(Turn(("persuader", "persuadee")[i % 2], (text,)) for i, text in enumerate(TALK))
-    base, tuned = load_model("smollm2", "cpu"), load_model(f"smollm2+{role}", "cpu")
-    example = [encode(Dialogue("ours", turns, nobody, nobody), role, ChatFormat(base.tokenizer), 1024)]
-    assert perplexity(tuned.model, example) < 0.75 * perplexity(base.model, example)
+    models = [load_model(name, "cpu") for name in ("smollm2", f"smollm2+{role}")]
+    base, tuned = (SeatModel(loaded.model, loaded.tokenizer) for loaded in models)
+    example = [encode(Dialogue("ours", turns, nobody, nobody), role, base.format, 1024)]
+    assert perplexity(tuned, example) < 0.75 * perplexity(base, example)

@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from scope_lite.experiments.definitions import EXPERIMENTS, HEAD_STARTS
+from scope_lite.experiments import frozen_table
+from scope_lite.experiments.definitions import EXPERIMENTS, with_axes
 from scope_lite.figures import cotraining as figures
-from scope_lite.figures.cotraining import EXPLOIT, MOVED, add_mode, last_rows, read_dials
+from scope_lite.figures.cotraining import EXPLOIT, MOVED, add_mode, last_rows
 from scope_lite.figures.training import draw_curves, draw_doses
 
 KINDS = tuple(figures.KIND_COLOURS)
@@ -32,7 +33,8 @@ def make_table(variants, seeds=(0, 1), world="persuasion"):
 
 @pytest.fixture
 def phases():
-    return add_mode(read_dials(make_table([f"{kind}, sharpness={g:g}" for kind in KINDS for g in (2.0, 4.0)])))
+    table = make_table([f"{kind}, sharpness={g:g}" for kind in KINDS for g in (2.0, 4.0)])
+    return add_mode(with_axes("phases", table))
 
 
 @pytest.fixture(autouse=True)
@@ -41,15 +43,19 @@ def close_figures():
     plt.close("all")
 
 
-def test_dials_are_read_off_the_variants_that_the_experiments_have():
-    variants = [label for label, _ in EXPERIMENTS["phases_kl"].variants()]
-    dials = read_dials(pd.DataFrame({"variant": variants}))
-    assert set(dials["kind"]) == {"Co-Training", "Population"}
-    assert set(dials["gamma"]) == {2.0, 4.0} and set(dials["kl"]) == {0.0, 0.02, 0.1, 0.5}
-    starts = read_dials(pd.DataFrame({"variant": [label for label, _ in EXPERIMENTS["head_starts"].variants()]}))
-    assert set(starts["start"]) == set(map(float, HEAD_STARTS)) and starts["gamma"].isna().all()
-    phases = read_dials(pd.DataFrame({"variant": [label for label, _ in EXPERIMENTS["phases"].variants()]}))
-    assert set(phases["kind"]) == set(KINDS) and phases["kl"].isna().all()
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_an_experiment_varies_are_columns_of_its_shipped_table(name):
+    table = frozen_table(name)
+    shown = with_axes(name, table)
+    assert not {"reward", "step", "kl"} & set(EXPERIMENTS[name].variants[0].values), "a metric's name"
+    pd.testing.assert_frame_equal(shown, table, check_dtype=False)
+
+
+def test_the_phases_vary_the_kind_the_start_and_the_anchor():
+    table = frozen_table("phases_kl")
+    assert set(table["kind"]) == {"Co-Training", "Population"} and set(frozen_table("phases")["kind"]) == set(KINDS)
+    assert set(table["gamma"]) == {2.0, 4.0} and set(table["kl_coef"]) == {0.0, 0.02, 0.1, 0.5}
+    assert set(frozen_table("head_starts")["start"]) == {0, 10, 20, 40}
 
 
 def test_every_variant_of_the_sweeps_has_a_colour():
@@ -57,7 +63,7 @@ def test_every_variant_of_the_sweeps_has_a_colour():
         ("simulator_rewards", figures.REWARD_COLOURS),
         ("pool_sizes", figures.SIZE_COLOURS),
     ):
-        assert [label for label, _ in EXPERIMENTS[experiment].variants()] == list(colours)
+        assert [variant.label for variant in EXPERIMENTS[experiment].variants] == list(colours)
 
 
 def test_the_mode_has_moved_by_the_total_variation_from_each_runs_own_first_answer():
@@ -139,7 +145,7 @@ def test_words_that_a_seat_generated_are_filled_and_words_that_it_heard_are_holl
 
 
 def test_figures_17_and_27_are_drawn_from_the_whole_table():
-    pools = figures.figure_17(make_table(list(figures.SIZE_COLOURS)))
+    pools = figures.figure_17(with_axes("pool_sizes", make_table(list(figures.SIZE_COLOURS))))
     assert [t.get_text() for t in pools.axes[0].get_xticklabels()] == ["1", "3", "5", "10"]
     rewards = figures.reward_ablation(make_table(list(figures.REWARD_COLOURS)))
     plain = {"curriculum", "adversarial", "cooperative", "zero", "random"}

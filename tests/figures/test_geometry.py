@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from scope_lite.cli.planner import GIB
-from scope_lite.figures.gallery import GALLERY, read_tables
+from scope_lite.figures.gallery import GALLERY, rows_of
 from scope_lite.figures.planner import memory_bars
 from scope_lite.figures.style import use_style
 from scope_lite.store.paths import RESULTS
@@ -26,7 +26,7 @@ def house_style():
 
 @pytest.mark.parametrize("entry", DRAWN, ids=lambda e: e.number)
 def test_a_figure_of_the_gallery_is_well_laid_out(entry):
-    assert problems(entry.draw(read_tables(entry, RESULTS)[1])) == []
+    assert problems(entry.draw(rows_of(entry, RESULTS)[1])) == []
 
 
 @pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct", "Qwen3-4B-Instruct-2507"])

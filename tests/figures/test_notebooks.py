@@ -14,8 +14,7 @@ import scope_lite.figures.notebook
 from scope_lite.envs.nano import get_world
 from scope_lite.figures import sidecar
 from scope_lite.figures.gallery import GALLERY
-from scope_lite.figures.paper_tables import PAPER_TABLES, read
-from scope_lite.figures.paper_tables import write as write_table
+from scope_lite.figures.tables import PAPER_TABLES, read_tables
 from scope_lite.store.paths import HOME, RESULTS
 from tests.standins.geometry import problems
 
@@ -142,9 +141,9 @@ def test_a_notebook_and_its_solutions_run_from_top_to_bottom(stem, tmp_path, mon
     executed = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells
     executed = executed[: len(executed) - len(answers)]
     assert any("image/png" in out.get("data", {}) for c in executed for out in c.get("outputs", []))
-    for table in PAPER_TABLES:  # those that it wrote are those that `scope-lite figures` writes
+    for table in PAPER_TABLES.values():  # those that it wrote are those that `scope-lite figures` writes
         for written in (tmp_path / "figures" / "tables").glob(f"{table.name}.*"):
-            write_table(table, read(RESULTS), tmp_path / "again")
+            table.write(read_tables(RESULTS), tmp_path / "again")
             assert written.read_bytes() == (tmp_path / "again" / "tables" / written.name).read_bytes()
     pictures = [tmp_path / "figures" / f"{entry.name}.png" for entry in GALLERY]
     pictures = [picture for picture in pictures if picture.exists()]

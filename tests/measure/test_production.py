@@ -12,8 +12,9 @@ import pytest
 from scope_lite.cli.replies import table_name
 from scope_lite.envs import p4g, p4g_acts
 from scope_lite.envs.prompts import persuadee, persuader, persuader_chat
-from scope_lite.measure import production, read_replies, write_replies
+from scope_lite.measure import production
 from scope_lite.measure.production import CONDITIONS, History, Setting
+from scope_lite.measure.replies import read_replies, write_replies
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.replies import Reply, ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
@@ -106,10 +107,10 @@ def test_more_histories_than_dialogues_is_one_line() -> None:
 
 def test_each_persona_answers_every_history_and_the_request_names_the_speaker(histories: list[History]) -> None:
     by_name = {condition.name: condition for condition in CONDITIONS}
-    asked = production.request(by_name["personas, T = 1"], histories[:2], Setting(replies=12))
+    asked = production.piece(by_name["personas, T = 1"], histories[:2], Setting(replies=12))
     assert len(asked.chats) == 2 * len(persuadee.PERSONAS) and asked.replies == 2
     assert all(p in c[0]["content"] for c, p in zip(asked.chats, persuadee.PERSONAS * 2, strict=True))
-    lists = production.request(by_name["VS, grammar"], histories[-2:], Setting())
+    lists = production.piece(by_name["VS, grammar"], histories[-2:], Setting())
     assert lists.config.grammar
     assert "a real participant" in lists.chats[0][-1]["content"]
     assert "a real customer" in lists.chats[1][-1]["content"]
@@ -138,10 +139,10 @@ def test_a_killed_run_goes_on_where_it_stopped_and_gives_the_same_table(
     expected = production.produce(whole, histories, setting)
     killed = Canned(ReplyCache(tmp_path), lives=9)
     work = production.pieces(killed, histories, setting)
-    before = production.missing(killed, work, setting)
+    before = production.missing(killed, work)
     with pytest.raises(KeyboardInterrupt):
         production.produce(killed, histories, setting)
-    after = production.missing(killed, work, setting)
+    after = production.missing(killed, work)
     assert 0 < after[0] < before[0] and 0 < after[1] < before[1]
     again = Canned(ReplyCache(tmp_path))
     finished = []
@@ -149,7 +150,7 @@ def test_a_killed_run_goes_on_where_it_stopped_and_gives_the_same_table(
     pd.testing.assert_frame_equal(table, expected)
     assert killed.decoded > 0 and killed.decoded + again.decoded == whole.decoded
     assert len({name for name, done in finished if done}) == len(work)
-    assert production.missing(again, work, setting) == (0, 0)
+    assert production.missing(again, work) == (0, 0)
 
 
 def test_the_table_survives_its_file(histories: list[History], tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_nothing_to_do_takes_no_time_and_asks_no_model(histories: list[History],
     sampler = Canned(ReplyCache(tmp_path))
     setting = Setting(replies=4)
     production.produce(sampler, histories, setting)
-    assert production.expected_hours(sampler, production.pieces(sampler, histories, setting), setting) == 0.0
+    assert production.expected_hours(sampler, production.pieces(sampler, histories, setting)) == 0.0
 
 
 def test_a_part_of_the_conditions_can_be_drawn_and_an_unknown_one_is_one_line(histories: list[History]) -> None:

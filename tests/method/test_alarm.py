@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.cli.page.content import HEADS, gather_runs
+from scope_lite.cli.page import HEADS, gather_runs
 from scope_lite.method.alarm import UNSEEN, collapse, collapse_of
 from scope_lite.store.paths import DATA
 

@@ -11,13 +11,12 @@ from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.spec import compile_world
 from scope_lite.envs.nano.users import BeliefUsers
 from scope_lite.method.config import method_config
-from scope_lite.method.cotraining import TrainedCast
+from scope_lite.method.cotraining import LearningPartner
 from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner
+from scope_lite.method.nano import Library, NanoScene
 from scope_lite.method.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
-from scope_lite.method.rollouts import run_dialogues
 from scope_lite.method.seats import ModelSeat
-from scope_lite.method.simulators import Library
 from scope_lite.method.train import train
 from scope_lite.models.records import collate
 from scope_lite.models.rng import RowKeys
@@ -33,21 +32,19 @@ def library():
     return Library(WORLD)
 
 
-def make_cast(library, method="population", **simulator):
+def make_partner(library, method="population", **simulator):
     config = method_config(method, **SMALL, simulator={"sharpness": 2.0, **simulator})
-    return TrainedCast(library, config, Learner(library.seat_model("qwen3-tiny", 2.0), config, seed=0))
+    return LearningPartner(NanoScene(config, library), Learner(library.seat_model("qwen3-tiny", 2.0), config, seed=0))
 
 
-def play(library, cast, keys=KEYS):
-    seat, names = cast.seat(keys)
-    policy = ModelSeat(library.seat_model("qwen3-tiny"), keys, "policy", ["agent"] * len(keys))
-    return run_dialogues(library.world, policy, seat, keys, names)
+def play(library, partner, keys=KEYS):
+    return partner.scene.play(library.seat_model("qwen3-tiny"), partner, keys).rollouts
 
 
-def push(cast, rollouts):
+def push(partner, rollouts):
     """Move the current weights away from the snapshots, by one update with made-up advantages."""
     made_up = torch.randn(len(rollouts), generator=torch.Generator().manual_seed(0))
-    cast.learner.update([r.simulator_transcript for r in rollouts], made_up)
+    partner.learner.update([r.simulator_transcript for r in rollouts], made_up)
 
 
 def test_curriculum_credit_by_hand_and_its_mean_is_the_group_variance():
@@ -91,23 +88,23 @@ def test_a_coin_flip_at_the_end_is_unexplained_variance():
 
 
 def test_the_pool_keeps_the_newest_snapshots_in_order_and_the_current_weights_last(library):
-    cast = make_cast(library, pool_size=3, cadence=2)
-    rollouts = play(library, cast)
+    partner = make_partner(library, pool_size=3, cadence=2)
+    rollouts = play(library, partner)
     states = {}
     for step in range(1, 9):
-        cast.learn(step, rollouts, KEYS)
-        states[step] = cast.learner.model.adapter_state()
-    assert len(cast.pool) == 3 and cast.pool[-1] is cast.learner.model
-    for snapshot, step in zip(cast.snapshots, (6, 8), strict=True):
+        partner.learn(step, rollouts, KEYS)
+        states[step] = partner.learner.model.adapter_state()
+    assert len(partner.pool.entries) == 3 and partner.pool.entries[-1] is partner.learner.model
+    for snapshot, step in zip(partner.pool.snapshots, (6, 8), strict=True):
         assert all(torch.equal(t, states[step][name]) for name, t in snapshot.adapter_state().items())
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "newest"])
 def test_entries_are_drawn_for_each_group_with_the_stated_odds(library, sampling):
-    cast = make_cast(library, pool_size=4, cadence=1, pool_sampling=sampling)
-    cast.snapshots = [cast.learner.model] * 3
+    partner = make_partner(library, pool_size=4, cadence=1, pool_sampling=sampling)
+    partner.pool.snapshots = [partner.learner.model] * 3
     keys = RowKeys.grid(0, 1, 4000, 2)
-    entries = cast.entries(keys)
+    entries = partner.pool.draw(keys)
     assert (entries[::2] == entries[1::2]).all()
     expected = {"uniform": [0.25] * 4, "newest": np.array([1, 2, 4, 8]) / 15}[sampling]
     counts = np.bincount(entries[::2], minlength=4)
@@ -115,31 +112,31 @@ def test_entries_are_drawn_for_each_group_with_the_stated_odds(library, sampling
 
 
 def test_importance_ratio_is_phi_now_over_the_snapshot_that_spoke(library):
-    cast = make_cast(library, pool_size=2, cadence=1, learning_rate=5e-3)
-    cast.learn(1, play(library, cast), KEYS)  # snapshot 0
-    cast.learn(2, play(library, cast), KEYS)  # the current weights move on; snapshot replaced
-    push(cast, play(library, cast))
+    partner = make_partner(library, pool_size=2, cadence=1, learning_rate=5e-3)
+    partner.learn(1, play(library, partner), KEYS)  # snapshot 0
+    partner.learn(2, play(library, partner), KEYS)  # the current weights move on; snapshot replaced
+    push(partner, play(library, partner))
     keys = RowKeys.grid(0, 3, 4, 4)
-    rollouts, entries = play(library, cast, keys), cast.entries(keys)
+    rollouts, entries = play(library, partner, keys), partner.pool.draw(keys)
     assert set(entries) == {0, 1}
     batch = collate([r.simulator_transcript for r in rollouts], pad=0)
     with torch.no_grad():
-        now, _ = cast.learner.model.token_logprobs(batch)
-        spoke = torch.stack([model.token_logprobs(batch)[0] for model in cast.pool])
+        now, _ = partner.learner.model.token_logprobs(batch)
+        spoke = torch.stack([model.token_logprobs(batch)[0] for model in partner.pool.entries])
     expected = spoke[torch.from_numpy(entries)[batch.row], torch.arange(len(batch.row))]
     torch.testing.assert_close(batch.sampled_logprobs, expected, atol=1e-5, rtol=0)
     ratio = (now - batch.sampled_logprobs).exp()
     stale = torch.from_numpy(entries)[batch.row] == 0
     torch.testing.assert_close(ratio[~stale], torch.ones_like(ratio[~stale]), atol=1e-4, rtol=0)
     assert (ratio[stale] - 1).abs().max() > 1e-3
-    assert cast.learn(4, rollouts, keys)["simulator/ratio_mean"] == pytest.approx(ratio.mean().item(), abs=1e-5)
+    assert partner.learn(4, rollouts, keys)["simulator/ratio_mean"] == pytest.approx(ratio.mean().item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
 @pytest.mark.parametrize("method", ["population", "selfplay"])
 def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(turns, method):
     library = Library(compile_world(replace(WORLD.spec, horizon=turns)))
-    for r in play(library, make_cast(library, method)):
+    for r in play(library, make_partner(library, method)):
         assert len(r.acts) == len(r.replies) == turns
         policy, simulator = r.policy, r.simulator_transcript
         words = library.seat_model("qwen3-tiny").tokenizer.convert_ids_to_tokens
@@ -152,13 +149,11 @@ def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(turn
 
 
 def test_self_play_trains_one_adapter_by_either_roles_mask(library):
-    cast = make_cast(library, "selfplay")
-    assert cast.learner.model is cast.pool[-1]
-    seat, names = cast.seat(KEYS)
-    policy = ModelSeat(cast.learner.model, KEYS, "policy", ["agent"] * len(KEYS))
-    rollouts = run_dialogues(WORLD, policy, seat, KEYS, names)
-    model = cast.learner.model
-    for transcripts in (policy.transcripts, [r.simulator_transcript for r in rollouts]):
+    partner = make_partner(library, "selfplay")
+    assert partner.learner.model is partner.pool.entries[-1]
+    rollouts = partner.scene.play(partner.learner.model, partner, KEYS).rollouts
+    model = partner.learner.model
+    for transcripts in ([r.policy for r in rollouts], [r.simulator_transcript for r in rollouts]):
         batch = collate(transcripts, pad=0)
         generated = torch.zeros_like(batch.attention)
         generated[batch.row, batch.column] = True
@@ -166,10 +161,10 @@ def test_self_play_trains_one_adapter_by_either_roles_mask(library):
             t.generated + [False] * (generated.shape[1] - len(t.generated)) for t in transcripts
         ]
     before = model.adapter_state()
-    cast.learn(1, rollouts, KEYS)
+    partner.learn(1, rollouts, KEYS)
     moved = model.adapter_state()
     assert any(not torch.equal(t, before[name]) for name, t in moved.items())
-    assert not [part for part in cast.state() if part == "simulator"]  # the policy's checkpoint holds the weights
+    assert not [part for part in partner.state() if part == "simulator"]  # the policy's checkpoint holds the weights
 
 
 def test_sharpness_is_a_users_and_leaves_the_policys_acts_as_they_are(library):
@@ -191,51 +186,53 @@ def test_disagreement_pays_for_what_no_past_self_would_say():
 
 
 def test_disagreement_is_on_average_the_kl_from_the_past_selves(library):
-    cast = make_cast(library, reward="disagreement", pool_size=2, cadence=1, kl_coef=0.0, learning_rate=5e-3)
-    rollouts = play(library, cast)
-    assert cast.learn(1, rollouts, KEYS)["simulator/reward"] == pytest.approx(0, abs=1e-6)  # nobody differs yet
-    push(cast, rollouts)
+    partner = make_partner(library, reward="disagreement", pool_size=2, cadence=1, kl_coef=0.0, learning_rate=5e-3)
+    rollouts = play(library, partner)
+    assert partner.learn(1, rollouts, KEYS)["simulator/reward"] == pytest.approx(0, abs=1e-6)  # nobody differs yet
+    push(partner, rollouts)
     keys = RowKeys.grid(0, 2, 100, 4)
-    rollouts = [r for r, entry in zip(play(library, cast, keys), cast.entries(keys), strict=True) if entry == 1]
+    rollouts = [r for r, entry in zip(play(library, partner, keys), partner.pool.draw(keys), strict=True) if entry == 1]
     batch = collate([r.simulator_transcript for r in rollouts], pad=0)
     with torch.no_grad():
-        (now, replies), *past = (m.token_logprobs(batch) for m in (*cast.pool[::-1], cast.learner.reference))
+        (now, replies), *past = (
+            m.token_logprobs(batch) for m in (*partner.pool.entries[::-1], partner.learner.reference)
+        )
     gaps = now - (past[0][0] + past[1][0]) / 2
     ratios = (replies - (past[0][1] + past[1][1]) / 2).nan_to_num()  # of every token; those that no reply has are -inf
     kl = (replies.exp() * ratios).sum(-1)
     assert (kl > -1e-5).all() and kl.mean() > 1e-2
     assert abs((gaps - kl).mean()) < 4 * (gaps - kl).std() / len(gaps) ** 0.5, "its expectation is the mean KL"
     by_hand = np.mean([gaps[batch.row == i].mean() for i in range(len(rollouts))])
-    paid = cast.learn(2, rollouts, RowKeys.grid(0, 2, len(rollouts) // 4, 4))["simulator/reward"]
+    paid = partner.learn(2, rollouts, RowKeys.grid(0, 2, len(rollouts) // 4, 4))["simulator/reward"]
     assert paid == pytest.approx(by_hand, rel=1e-4)
 
 
 def test_a_redundant_snapshot_leaves_the_draw_and_a_distinct_one_stays(library):
-    cast = make_cast(library, pool_size=4, cadence=1, pool_sampling="distinct", learning_rate=1e-6)
-    rollouts = play(library, cast)
+    partner = make_partner(library, pool_size=4, cadence=1, pool_sampling="distinct", learning_rate=1e-6)
+    rollouts = play(library, partner)
     for step in (1, 2, 3):
-        cast.learn(step, rollouts, KEYS)
-    assert cast.weights().tolist() == [0, 0, 0, 1]  # it hardly moved: all say the same
-    other = cast.snapshots[1]
+        partner.learn(step, rollouts, KEYS)
+    assert partner.pool.odds().tolist() == [0, 0, 0, 1]  # it hardly moved: all say the same
+    other = partner.pool.snapshots[1]
     for name, parameter in other.model.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
-    cast.learn(4, rollouts, KEYS)  # the oldest leaves, the odd one is now the first
-    assert cast.weights().tolist() == [0.5, 0, 0, 0.5]
+    partner.learn(4, rollouts, KEYS)  # the oldest leaves, the odd one is now the first
+    assert partner.pool.odds().tolist() == [0.5, 0, 0, 0.5]
 
 
 def test_answers_are_the_replies_to_the_most_open_question(library):
-    answers = make_cast(library, sharpness=1.0).answers()
+    answers = make_partner(library, sharpness=1.0).answers()
     exact = BeliefUsers(WORLD, WORLD.prior, 1).reply_probabilities(np.array([WORLD.agent_index["ask"]]))[0]
     assert list(answers) == [f"simulator/answer/{r}" for r in WORLD.spec.user_acts]
     np.testing.assert_allclose(list(answers.values()), exact, atol=0.02)
 
 
 def test_the_zero_reward_control_stays_where_it_started(library):
-    cast = make_cast(library, reward="zero", pool_size=1)
-    rollouts = play(library, cast)
+    partner = make_partner(library, reward="zero", pool_size=1)
+    rollouts = play(library, partner)
     for step in range(3):
-        metrics = cast.learn(step, rollouts, KEYS)
+        metrics = partner.learn(step, rollouts, KEYS)
     assert metrics["simulator/kl"] == pytest.approx(0, abs=1e-6)
 
 

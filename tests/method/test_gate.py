@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from benchmarks import fuzz_replies
-from scope_lite import measure as collapse
 from scope_lite.cli.conversation import TRAINING, speakers
-from scope_lite.method.episodes import CONTEXT, Unsaid
+from scope_lite.measure import replies as collapse
+from scope_lite.method.dialogue import CONTEXT, Unsaid
 from scope_lite.method.learner import Learner
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.seats import ModelSeat
@@ -28,7 +28,7 @@ from scope_lite.models.replies import OUTGROWN, Reply, ReplyCache, SamplingConfi
 from scope_lite.store.errors import ScopeError
 from tests.cli.test_chat_text import messages, opened, said_by
 from tests.cli.test_chat_text import play as talk_with
-from tests.method.test_text_cotraining import open_cast, play
+from tests.method.test_text_cotraining import open_partner, play
 from tests.method.test_text_simulators import KEYS, speak
 from tests.method.test_text_training import (  # noqa: F401  (fixtures)
     NO,
@@ -220,7 +220,7 @@ def test_a_run_whose_simulator_says_nothing_usable_stops_with_one_line(line, tol
     scene = TextScene(config)
     learner = Learner(scene.policy_model(), config, seed=0)
     with pytest.raises(ScopeError, match=rf"step 1 counts: .* \({told} 32\)"):
-        scene.play(learner.model, scene.cast(learner), KEYS)
+        scene.play(learner.model, scene.partner(learner), KEYS)
 
 
 def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scripted, tmp_path, float32):  # noqa: F811
@@ -257,39 +257,39 @@ def test_a_simulator_with_a_short_context_ends_dialogues_and_not_the_run(model, 
 
 
 def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, monkeypatch):  # noqa: F811
-    scene, cast = open_cast(model, kl_coef=0.1)
+    scene, partner = open_partner(model, kl_coef=0.1)
     speaks = ModelSeat.speak
 
     def spoil(seat: ModelSeat, turn: int, kind: str, rows: Any = None) -> list[str]:
         said = speaks(seat, turn, kind, rows)
-        if seat.seat == "simulator" and turn == 1 and rows is not None and 0 in rows:
+        if seat.seat == "simulator" and turn == 1 and (rows is None or 0 in rows):
             ids = seat.transcripts[0].ids  # a control token that is no end of a turn
             ids[seat.transcripts[0].newest.start] = seat.model.tokenizer.bos_token_id
         return said
 
     monkeypatch.setattr(ModelSeat, "speak", spoil)
-    rollouts = play(scene, cast)
-    assert rollouts[0].outcome == FAILED and rollouts[0].replies == [] and cast.failures()["markup"] >= 1
+    rollouts = play(scene, partner)
+    assert rollouts[0].outcome == FAILED and rollouts[0].replies == [] and partner.failures()["markup"] >= 1
     trained: list[Any] = []
-    update = cast.learner.update
+    update = partner.learner.update
     monkeypatch.setattr(
-        cast.learner,
+        partner.learner,
         "update",
         lambda transcripts, *rest, **options: trained.append(transcripts) or update(transcripts, *rest, **options),
     )
-    metrics = cast.learn(1, rollouts, KEYS)
+    metrics = partner.learn(1, rollouts, KEYS)
     assert rollouts[0].simulator_transcript not in trained[0]
     assert len(trained[0]) == sum(r.counts for r in rollouts) < 8
     assert metrics["simulator/refused"] > 0 and all(np.isfinite(v) for v in metrics.values() if v is not None)
-    assert all(torch.isfinite(t).all() for t in cast.learner.model.adapter_state().values())
+    assert all(torch.isfinite(t).all() for t in partner.learner.model.adapter_state().values())
 
 
 def test_the_credit_of_a_group_is_centred_without_what_does_not_count(model):  # noqa: F811
-    scene, cast = open_cast(model, kl_coef=0.0, reward="curriculum")
-    rollouts = play(scene, cast)
+    scene, partner = open_partner(model, kl_coef=0.0, reward="curriculum")
+    rollouts = play(scene, partner)
     rollouts[0].outcome = FAILED
     rewards = torch.tensor([r.reward for r in rollouts[1:4]])
-    paid = cast.learn(1, rollouts, KEYS)["simulator/reward"]
+    paid = partner.learn(1, rollouts, KEYS)["simulator/reward"]
     others = torch.tensor([r.reward for r in rollouts[4:]])
     expected = torch.cat([(part - part.mean()) ** 2 for part in (rewards, others)]).mean().item()
     assert paid == pytest.approx(expected, abs=1e-6)

@@ -16,9 +16,17 @@ from scope_lite import MAX_SEED, cli
 from scope_lite.cli.notebook_runner.ledger import Ledger
 from scope_lite.cli.notebook_runner.parameters import Plan, load_scale
 from scope_lite.envs.cooperbench.dataset import read_base
-from scope_lite.method.config import METHODS, load_config, method_config, parse_config
-from scope_lite.method.members import read_panel
-from scope_lite.method.text_cast import read_text_panel
+from scope_lite.method.config import (
+    IN_EVERY_NAME,
+    METHODS,
+    RunConfig,
+    SimulatorConfig,
+    TextConfig,
+    load_config,
+    method_config,
+    parse_config,
+)
+from scope_lite.method.members import read_panel, read_text_panel
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import name_fault, place_fault
@@ -222,7 +230,7 @@ def test_a_number_that_no_machine_can_use_is_refused_in_one_line(content):
 def test_the_value_counts_and_not_how_it_is_written(tmp_path):
     written = ("1000", "1e3", "1.0e+3", "'1000.0'", "1_000")
     configs = [load_config(file(tmp_path, f"clip_range: {text}\n")) for text in written]
-    options = [cli.training.make_config(None, {}, [f"clip_range={text}"]) for text in written]
+    options = [cli.base.make_config(None, [f"clip_range={text}"]) for text in written]
     assert len({c.fingerprint() for c in [*configs, *options, method_config("single", clip_range=1000)]}) == 1
 
 
@@ -290,6 +298,20 @@ def test_the_content_of_every_model_that_a_run_reads_is_in_its_name(tmp_path, mo
     write("manifest.json", "[" * 100_000)
     with pytest.raises(ScopeError, match="is damaged"):
         name()
+
+
+def test_a_new_key_changes_no_name_at_its_default_and_every_name_at_another_value():
+    class Later(RunConfig):
+        warmup: int = 0
+
+    for name in ("single", "cotraining"):
+        config = method_config(name)
+        parts = {part: getattr(config, part) for part in RunConfig.model_fields}
+        assert Later(**parts).fingerprint() == config.fingerprint() != Later(**parts, warmup=1).fingerprint()
+    # a key that is as old as the shipped runs counts at any value, so that these keep their names
+    assert {k for names in IN_EVERY_NAME.values() for k in names.split()} <= {
+        *RunConfig.model_fields, *SimulatorConfig.model_fields, *TextConfig.model_fields
+    }  # fmt: skip
 
 
 def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, monkeypatch):

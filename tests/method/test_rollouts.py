@@ -8,13 +8,11 @@ import torch
 
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers
-from scope_lite.method.config import SimulatorConfig
+from scope_lite.method.config import method_config
 from scope_lite.method.grpo import clipped_loss
-from scope_lite.method.nano import collapse_error
-from scope_lite.method.rollouts import run_dialogues
+from scope_lite.method.nano import Library, NanoScene, ScriptedSeat, collapse_error
 from scope_lite.method.sampling import VerbalizedModel
-from scope_lite.method.seats import ModelSeat, RoutedSeat, ScriptedSeat
-from scope_lite.method.simulators import Cast, Library
+from scope_lite.method.seats import RoutedSeat
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.records import Transcript, collate
 from scope_lite.models.rng import RowKeys
@@ -39,11 +37,13 @@ def policy(library):
     return model
 
 
+def frozen(library, **simulator):
+    return NanoScene(method_config("single", simulator=simulator), library).partner()
+
+
 def play(library, policy, keys):
-    cast = Cast(library, SimulatorConfig(sharpness=1.0))
-    seat = ModelSeat(policy, keys, "policy", ["agent"] * len(keys))
-    simulator, names = cast.seat(keys)
-    return run_dialogues(WORLD, seat, simulator, keys, names)
+    partner = frozen(library, sharpness=1.0)
+    return partner.scene.play(policy, partner, keys).rollouts
 
 
 @pytest.fixture(scope="module")
@@ -207,23 +207,22 @@ def test_routed_rows_say_what_they_would_say_alone():
 
 
 def test_ensemble_rotates_over_groups_and_keeps_one_simulator_a_group(library):
-    cast = Cast(library, SimulatorConfig(members=("sim-a", "sim-b", "sim-c")))
-    names = [cast.seat(RowKeys.grid(0, step, 4, 2))[1] for step in range(3)]
+    partner = frozen(library, members=["sim-a", "sim-b", "sim-c"])
+    names = [[m.name for m in partner.playing(RowKeys.grid(0, step, 4, 2))] for step in range(3)]
     assert all(group[2 * i] == group[2 * i + 1] for group in names for i in range(4))
     played = [group[2 * i] for group in names for i in range(4)]
     assert played == ["sim-a", "sim-b", "sim-c"] * 4
 
 
 def test_by_rollout_the_ensemble_rotates_within_the_group(library):
-    cast = Cast(library, SimulatorConfig(members=("sim-a", "sim-b"), draw="rollout"))
-    assert cast.seat(RowKeys.grid(0, 0, 1, 4))[1] == ["sim-a", "sim-b"] * 2
+    partner = frozen(library, members=["sim-a", "sim-b"], draw="rollout")
+    assert [m.name for m in partner.playing(RowKeys.grid(0, 0, 1, 4))] == ["sim-a", "sim-b"] * 2
 
 
 def test_the_worlds_outcome_follows_from_what_was_said_and_leaves_the_simulator_no_last_word(library, policy):
-    cast = Cast(library, SimulatorConfig(sharpness=1.0, outcome="world"))
-    keys = RowKeys.grid(0, 1, 50, 8)
-    seat, names = cast.seat(keys)
-    rollouts = run_dialogues(WORLD, ModelSeat(policy, keys, "policy", ["agent"] * len(keys)), seat, keys, names)
+    partner = frozen(library, sharpness=1.0, outcome="world")
+    rollouts = partner.scene.play(policy, partner, RowKeys.grid(0, 1, 50, 8)).rollouts
+    seat = partner.newest
     for r, believed in zip(rollouts, seat.distributions()[-1], strict=True):
         assert sum(r.simulator_transcript.generated) == WORLD.horizon
         slow = BeliefUsers(WORLD, WORLD.prior, 1)
@@ -236,9 +235,9 @@ def test_the_worlds_outcome_follows_from_what_was_said_and_leaves_the_simulator_
 
 
 def test_a_frozen_judge_takes_every_user_for_the_favourite_type(library, policy):
-    seat, names = Cast(library, SimulatorConfig(sharpness=1.0, outcome="judge")).seat(KEYS)
-    rollouts = run_dialogues(WORLD, ModelSeat(policy, KEYS, "policy", ["agent"] * len(KEYS)), seat, KEYS, names)
-    for r, judged in zip(rollouts, seat.distributions()[-1], strict=True):
+    partner = frozen(library, sharpness=1.0, outcome="judge")
+    rollouts = partner.scene.play(policy, partner, KEYS).rollouts
+    for r, judged in zip(rollouts, partner.newest.distributions()[-1], strict=True):
         hearts = users("heart", 1)
         for act, reply in zip(r.acts, r.replies, strict=True):
             hearts.observe(np.array([WORLD.agent_index[act]]), np.array([WORLD.user_index[reply]]))
@@ -246,8 +245,8 @@ def test_a_frozen_judge_takes_every_user_for_the_favourite_type(library, policy)
 
 
 def test_a_persona_is_drawn_for_each_group(library):
-    cast = Cast(library, SimulatorConfig(kind="persona", persona="says"))
-    systems = cast.personas(RowKeys.grid(0, 1, 200, 2))
+    partner, keys = frozen(library, kind="persona", persona="says"), RowKeys.grid(0, 1, 200, 2)
+    systems = partner.scene.told(partner.playing(keys), keys.by_group(), "train")
     assert all(systems[2 * i] == systems[2 * i + 1] for i in range(200))
     assert set(systems) == {f"user-says-{z}" for z in WORLD.spec.prior}
 
@@ -255,9 +254,9 @@ def test_a_persona_is_drawn_for_each_group(library):
 def test_a_collapsed_simulator_measures_as_collapsed_and_p_does_not(library, policy):
     errors = {}
     for sharpness in (1.0, 8.0):
-        simulator, names = Cast(library, SimulatorConfig(sharpness=sharpness)).seat(KEYS)
-        run_dialogues(WORLD, ModelSeat(policy, KEYS, "policy", ["agent"] * len(KEYS)), simulator, KEYS, names)
-        errors[sharpness] = collapse_error(simulator.distributions()[: WORLD.horizon])
+        partner = frozen(library, sharpness=sharpness)
+        errors[sharpness] = partner.scene.play(policy, partner, KEYS).epsilon
+        assert errors[sharpness] == collapse_error(partner.newest.distributions()[: WORLD.horizon])
     assert errors[8.0] < 0.05 < 0.1 < errors[1.0]
 
 

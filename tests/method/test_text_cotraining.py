@@ -11,11 +11,12 @@ import torch
 
 from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.method.config import RunConfig
-from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.cotraining import LearningPartner
+from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.learner import Learner
+from scope_lite.method.members import TextMember
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene
-from scope_lite.method.text_cast import TrainedTextCast
 from scope_lite.method.train import train
 from scope_lite.models.records import Rollout, Transcript, collate
 from scope_lite.models.rng import RowKeys
@@ -39,16 +40,18 @@ def trained(folder: Path, method: str = "cotraining", **simulator: Any) -> RunCo
     return config_of(folder, method, steps=4, final_dialogues=1, simulator={**rate, **simulator})
 
 
-def open_cast(folder: Path, method: str = "cotraining", **simulator: Any) -> tuple[TextScene, TrainedTextCast]:
+def open_partner(
+    folder: Path, method: str = "cotraining", **simulator: Any
+) -> tuple[TextScene, LearningPartner[TextMember]]:
     config = trained(folder, method, **simulator)
     scene = TextScene(config)
-    cast = scene.cast(Learner(scene.policy_model(), config, seed=0))
-    assert isinstance(cast, TrainedTextCast)
-    return scene, cast
+    partner = scene.partner(Learner(scene.policy_model(), config, seed=0))
+    assert isinstance(partner, LearningPartner)
+    return scene, partner
 
 
-def play(scene: TextScene, cast: TrainedTextCast) -> list[Rollout]:
-    return scene.play(scene.policy_model(), cast, KEYS).rollouts
+def play(scene: TextScene, partner: LearningPartner[TextMember]) -> list[Rollout]:
+    return scene.play(scene.policy_model(), partner, KEYS).rollouts
 
 
 def words(transcript: Transcript | None, tokenizer: Any) -> list[str]:
@@ -89,9 +92,9 @@ def test_both_seats_learn_in_the_one_loop(method, model, scripted, tmp_path):  #
 def test_the_masks_of_both_seats_cover_what_each_of_them_said_and_nothing_else(turns, model):  # noqa: F811
     config = trained(model)
     scene = TextScene(config.model_copy(update={"text": config.text.model_copy(update={"turns": turns})}))
-    cast = scene.cast(Learner(scene.policy_model(), config, seed=0))
+    partner = scene.partner(Learner(scene.policy_model(), config, seed=0))
     tokenizer = scene.loaded.tokenizer
-    for rollout in play(scene, cast):
+    for rollout in play(scene, partner):
         assert words(rollout.policy, tokenizer) == rollout.acts
         written = words(rollout.simulator_transcript, tokenizer)
         heard = written if rollout.counts else written[:-1]  # what ended the dialogue was never said
@@ -100,16 +103,16 @@ def test_the_masks_of_both_seats_cover_what_each_of_them_said_and_nothing_else(t
 
 
 def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_them(model, sixteen_bits):  # noqa: F811
-    scene, cast = open_cast(model, "population", pool_size=3, cadence=1, sharpness=2.0)
+    scene, partner = open_partner(model, "population", pool_size=3, cadence=1, sharpness=2.0)
     for step in (1, 2):
-        nudge(cast.learner.model, step)
-        cast.learn(step, play(scene, cast), KEYS)
-    nudge(cast.learner.model, 3)
-    rollouts, entries = play(scene, cast), cast.entries(KEYS)
+        nudge(partner.learner.model, step)
+        partner.learn(step, play(scene, partner), KEYS)
+    nudge(partner.learner.model, 3)
+    rollouts, entries = play(scene, partner), partner.pool.draw(KEYS)
     assert len(set(entries.tolist())) > 1
     batch = collate([r.simulator_transcript for r in rollouts if r.simulator_transcript], pad=0)
     with torch.no_grad():
-        by_entry = torch.stack([entry.token_logprobs(batch)[0] for entry in cast.pool])
+        by_entry = torch.stack([entry.token_logprobs(batch)[0] for entry in partner.pool.entries])
     speaker = torch.from_numpy(entries)[batch.row]
     gaps = (by_entry - batch.sampled_logprobs).abs()
     assert gaps[speaker, torch.arange(len(speaker))].max() < (0.03 if sixteen_bits else 1e-4)
@@ -118,27 +121,27 @@ def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_th
 
 @pytest.mark.usefixtures("float32")
 def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
-    scene, cast = open_cast(model, "population", pool_size=2, cadence=1)
-    cast.learn(1, play(scene, cast), KEYS)
-    nudge(cast.learner.model, 1)
-    whole, entries = play(scene, cast), cast.entries(KEYS)
+    scene, partner = open_partner(model, "population", pool_size=2, cadence=1)
+    partner.learn(1, play(scene, partner), KEYS)
+    nudge(partner.learner.model, 1)
+    whole, entries = play(scene, partner), partner.pool.draw(KEYS)
     policy = scene.policy_model()
     for row in (0, len(KEYS) - 1):
         mine = KEYS[np.array([row])]
-        episode = [scene.task.open(0, "train", cast.about)]
+        episode = [scene.task.open(0, "train", partner.start.about)]
         agent = ModelSeat(policy, mine, "policy", seat_systems(episode, "policy"), max_new_tokens=5)
         user = ModelSeat(
-            cast.pool[entries[row]], mine, "simulator", seat_systems(episode, "simulator"), max_new_tokens=5
+            partner.pool.entries[entries[row]], mine, "simulator", seat_systems(episode, "simulator"), max_new_tokens=5
         )
-        alone = run_episodes(episode, agent, user, mine, [cast.name])[0]
+        alone = run_dialogues(episode, agent, user, mine, [partner.start.name])[0]
         assert (alone.acts, alone.replies) == (whole[row].acts, whole[row].replies)
 
 
 @pytest.mark.usefixtures("float32")
 def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_reward(model):  # noqa: F811
-    scene, cast = open_cast(model, kl_coef=0.0, reward="adversarial")
-    rollouts = play(scene, cast)
-    learner, parameters = cast.learner, cast.learner.model.trainable()
+    scene, partner = open_partner(model, kl_coef=0.0, reward="adversarial")
+    rollouts = play(scene, partner)
+    learner, parameters = partner.learner, partner.learner.model.trainable()
     scores = -torch.tensor([r.reward for r in rollouts]).view(2, 4)
     spread = scores.std(dim=1, unbiased=False, keepdim=True)
     advantages = torch.where(spread > 0, (scores - scores.mean(1, keepdim=True)) / (spread + 1e-6), 0.0).view(-1)
@@ -150,7 +153,7 @@ def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_rewa
         loss = -advantage * logprobs.sum() / tokens  # the ratio is 1 where nothing has moved
         expected = [a + g for a, g in zip(expected, torch.autograd.grad(loss, parameters), strict=True)]
     learner.optimizer = torch.optim.SGD(parameters, lr=0.0)
-    cast.learn(1, rollouts, KEYS)
+    partner.learn(1, rollouts, KEYS)
     scale = min(1.0, 1.0 / float(torch.stack([e.norm() for e in expected]).norm() + 1e-6))  # the norm is clipped
     for parameter, slow_grad in zip(parameters, expected, strict=True):
         assert parameter.grad is not None
@@ -158,12 +161,12 @@ def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_rewa
 
 
 def test_a_simulator_that_never_spoke_is_left_out_and_harms_nobody(model):  # noqa: F811
-    scene, cast = open_cast(model)
-    rollouts = play(scene, cast)
+    scene, partner = open_partner(model)
+    rollouts = play(scene, partner)
     rollouts[0].simulator_transcript = Transcript()
-    metrics = cast.learn(1, rollouts, KEYS)
+    metrics = partner.learn(1, rollouts, KEYS)
     assert np.isfinite(metrics["simulator/entropy"])
-    assert all(torch.isfinite(t).all() for t in cast.learner.model.adapter_state().values())
+    assert all(torch.isfinite(t).all() for t in partner.learner.model.adapter_state().values())
 
 
 @pytest.mark.usefixtures("float32")

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import chisquare
 
 from scope_lite.envs.p4g_episode import P4GEpisode, says_goodbye
-from scope_lite.method.episodes import Unsaid, WrittenSeat, run_episodes
+from scope_lite.method.dialogue import Unsaid, WrittenSeat, run_dialogues
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import load_model
@@ -23,7 +23,7 @@ from tests.method.test_text_training import Scripted, listed, model  # noqa: F40
 def p4g(acts: list[str], replies: list[str], turns: int = 3, question: str | None = None) -> Any:
     episode = P4GEpisode("p4g", {"policy": "", "simulator": ""}, turns, question)
     keys = RowKeys.grid(0, 1, 1, 1)
-    return run_episodes([episode], WrittenSeat([acts]), WrittenSeat([replies]), keys, ["sim-a"])[0]
+    return run_dialogues([episode], WrittenSeat([acts]), WrittenSeat([replies]), keys, ["sim-a"])[0]
 
 
 @pytest.mark.parametrize(

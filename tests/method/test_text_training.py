@@ -14,10 +14,10 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from scope_lite.cli.training import make_config
+from scope_lite.cli.base import make_config
 from scope_lite.envs.prompts import persuadee, persuader, verbalized
 from scope_lite.method.config import RunConfig, method_config
-from scope_lite.method.grpo import group_advantages, reward_metrics
+from scope_lite.method.grpo import counted_advantages, counted_metrics, group_advantages
 from scope_lite.method.learner import Learner
 from scope_lite.method.text import TextScene
 from scope_lite.method.text_tasks import open_task
@@ -224,8 +224,8 @@ def test_real_simulators_of_the_same_base_play_alike_twice(model):
     def play() -> list[list[str]]:
         scene = TextScene(config_of(model))
         learner = Learner(scene.policy_model(), scene.config, seed=0)
-        cast = scene.cast(learner)
-        rollouts = scene.play(learner.model, cast, RowKeys.grid(0, 1, 2, 2)).rollouts
+        partner = scene.partner(learner)
+        rollouts = scene.play(learner.model, partner, RowKeys.grid(0, 1, 2, 2)).rollouts
         return [r.acts + r.replies for r in rollouts]
 
     first = play()
@@ -244,7 +244,7 @@ def played(model: Path, scripted: Any, **changes: Any) -> tuple[Learner, list[Tr
         if "lora_B" in name:  # off the start, where half of the gradients are zero
             torch.nn.init.normal_(p, std=0.2, generator=torch.Generator().manual_seed(len(name)))
     keys = RowKeys.grid(0, 1, 2, 4)
-    rollouts = scene.play(learner.model, scene.cast(learner), keys).rollouts
+    rollouts = scene.play(learner.model, scene.partner(learner), keys).rollouts
     return learner, [r.policy for r in rollouts if r.policy], [r.acts for r in rollouts]
 
 
@@ -305,16 +305,16 @@ def test_a_group_of_equal_rewards_adds_nothing_to_the_other_groups_gradient(mode
 def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_were_not_there():
     nan = float("nan")
     rewards = torch.tensor([[1.0, nan, 0.0, 0.5], [nan, nan, nan, 1.0], [1.0, 0.0, 0.0, 0.0]])
-    found = group_advantages(rewards)
+    found = counted_advantages(rewards)
     torch.testing.assert_close(found[0, [0, 2, 3]], group_advantages(torch.tensor([[1.0, 0.0, 0.5]]))[0])
     assert found[0, 1] == 0 and (found[1] == 0).all()
     torch.testing.assert_close(found[2], group_advantages(rewards[2:])[0])
-    metrics = reward_metrics(rewards)
+    metrics = counted_metrics(rewards)
     assert metrics["reward"] == pytest.approx((1.5 + 1 + 1) / 8)
     spread = [np.std([1, 0, 0.5]), 0, np.std([1, 0, 0, 0])]
     assert metrics["reward_std"] == pytest.approx(np.mean(spread))
     assert metrics["frac_all_success"] == pytest.approx(1 / 3)
-    assert set(reward_metrics(torch.full((2, 2), nan)).values()) == {None}
+    assert set(counted_metrics(torch.full((2, 2), nan)).values()) == {None}
 
 
 @pytest.mark.parametrize("method", ["single", "cotraining"])
@@ -359,14 +359,14 @@ def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it
 
 
 def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worlds_defaults(model, tmp_path):
-    config = make_config(None, {"method": "persona", "world": "p4g"}, ["text.turns=7"])
+    config = make_config(None, ["text.turns=7"], method="persona", world="p4g")
     assert config.model == "smollm2" and config.text.turns == 7 and config.learning_rate == 1e-4
     path = tmp_path / "run.yaml"
     path.write_text("method: single\nworld: p4g\ntext: {turns: 5}\n", encoding="utf-8")
-    read = make_config(path, {}, ["text.retries=0"])
+    read = make_config(path, ["text.retries=0"])
     assert (read.model, read.text.turns, read.text.retries) == ("smollm2", 5, 0)
     with pytest.raises(ScopeError, match="did you mean 'turns'"):
-        make_config(None, {"world": "p4g"}, ["text.turn=7"])
+        make_config(None, ["text.turn=7"], world="p4g")
 
 
 @pytest.mark.parametrize(

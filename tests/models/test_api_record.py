@@ -19,6 +19,7 @@ from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
     Server,
     environment,
     on_disk,
+    recorded,
     refusal,
     sampler,
     server,
@@ -33,8 +34,7 @@ def test_a_recorded_evaluation_is_read_without_server_and_key(
     first = sampler(server, tmp_path).sample(CHATS, 3, CONFIG)
     server.answer = lambda body, number: refusal(500)
     monkeypatch.delenv("OPENAI_API_KEY")
-    for changes in ({"replay_only": True}, {}):
-        again = sampler(server, tmp_path, **changes)
+    for again in (recorded(server, tmp_path), sampler(server, tmp_path)):
         assert texts(again.sample(CHATS, 3, CONFIG)) == texts(first)
         assert texts(again.sample(CHATS, 2, CONFIG)) == [line[:2] for line in texts(first)]
         assert again.account == Account() and again.budget.spent == 0
@@ -48,16 +48,10 @@ def test_more_replies_later_keep_the_first_ones(server: Server, tmp_path: Path) 
     assert [body["n"] for body in server.bodies] == [2, 3]
 
 
-def test_replay_names_the_missing_entry_and_sends_nothing(server: Server, tmp_path: Path) -> None:
+def test_the_record_says_how_much_of_a_request_it_holds(server: Server, tmp_path: Path) -> None:
     sampler(server, tmp_path).sample(CHATS[:2], 3, CONFIG)
-    with pytest.raises(
-        ScopeError, match=r"a history has 0 recorded replies of small-model, not 3 \(.+\.json\)"
-    ) as caught:
-        sampler(server, tmp_path, replay_only=True).sample(CHATS, 3, CONFIG)
-    assert "\n" not in str(caught.value)
-    with pytest.raises(ScopeError, match="a history has 3 recorded replies"):
-        sampler(server, tmp_path, replay_only=True).sample(CHATS[:2], 4, CONFIG)
-    assert len(server.bodies) == 2
+    assert recorded(server, tmp_path).recorded(CHATS, CONFIG) == [3, 3, 0]
+    assert sampler(server).recorded(CHATS, CONFIG) == [0, 0, 0] and len(server.bodies) == 2
 
 
 @pytest.mark.parametrize("change", ["model", "address", "temperature", "length", "seed", "history"])
@@ -70,9 +64,9 @@ def test_another_question_is_another_entry(server: Server, tmp_path: Path, chang
         "length": SamplingConfig(1.0, 11),
         "seed": SamplingConfig(1.0, 10, 1),
     }
-    asked = ApiSampler(endpoint, ReplyCache(tmp_path), replay_only=True)
-    with pytest.raises(ScopeError, match="0 recorded"):
-        asked.sample(CHATS[1:2] if change == "history" else CHATS[:1], 1, config.get(change, CONFIG))
+    asked = ApiSampler(endpoint, ReplyCache(tmp_path))
+    chats = CHATS[1:2] if change == "history" else CHATS[:1]
+    assert asked.recorded(chats, config.get(change, CONFIG)) == [0]
 
 
 def test_the_key_is_never_on_disk_in_logs_or_in_messages(

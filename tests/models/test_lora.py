@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PretrainedConfig, Qwen3MoeConfig
 
-from scope_lite.cli.training import make_config
+from scope_lite.cli.base import make_config
 from scope_lite.method.learner import Learner
 from scope_lite.method.text import fold_adapters
 from scope_lite.models.hf import SeatModel
@@ -94,7 +94,7 @@ def test_a_rank_above_the_smallest_matrix_is_refused_before_it_is_allocated(rank
 
 @pytest.mark.parametrize("kind", [LlamaConfig, Phi3Config])
 def test_a_step_moves_the_adapter_and_nothing_that_reference_or_snapshot_holds(kind: Any, tmp_path: Path) -> None:
-    config = make_config(None, {"world": "p4g", "model": str(tmp_path), "learning_rate": 0.1, "kl_coef": 0.1}, [])
+    config = make_config(None, [], world="p4g", model=str(tmp_path), learning_rate=0.1, kl_coef=0.1)
     learner = Learner(seat_of(kind, tie_word_embeddings=False), config, seed=0)
     seat = learner.model
     past = seat.snapshot(seat.adapter_state())

@@ -79,7 +79,9 @@ def test_a_table_of_runs_in_text_says_their_number_format(model, scripted, tmp_p
     scripted(YES, NO)
     monkeypatch.setenv("SCOPE_LITE_NUMBER_FORMAT", number_format)
     base = config_of(model, "base", steps=0).model_dump(mode="json")
-    monkeypatch.setitem(experiments.EXPERIMENTS, "small", experiments.Experiment(lambda: [("base", base)], seeds=1))
+    monkeypatch.setitem(
+        experiments.EXPERIMENTS, "small", experiments.Experiment([experiments.Variant("base", base)], seeds=1)
+    )
     ((_, config),) = experiments.runs_of("small", seeds=1)
     train(config, tmp_path / "runs")  # here, where the panel is the test's
     table = experiments.build("small", seeds=1, root=tmp_path / "runs", results=tmp_path, workers=1)

@@ -256,9 +256,9 @@ def test_a_grammar_makes_even_a_random_model_write_a_readable_list() -> None:
     config = SamplingConfig(max_new_tokens=150, grammar=verbalized.grammar(3, characters=5))
     outputs = [reply for group in TextSampler(tiny()).sample(CHATS, 4, config) for reply in group]
     assert all(reply.finished for reply in outputs)
-    _, account = verbalized.read_outputs([reply.text for reply in outputs], 3, strict=True)
+    _, account = verbalized.read_outputs([reply.text for reply in outputs], 3)
     assert account.failures.keys() <= {"zero_mass", "bad_text", "markup"}
-    assert account.strict >= 8
+    assert account.calls - account.failed >= 8 and account.repaired == 0
 
 
 def test_the_grammar_of_a_list_takes_amounts_as_people_write_them_and_nothing_that_json_escapes() -> None:
@@ -270,7 +270,7 @@ def test_the_grammar_of_a_list_takes_amounts_as_people_write_them_and_nothing_th
         output = f'[{{"text": "{text}", "probability": 0.50}}, {{"text": "No", "probability": 0.50}}]'
         accepted = xgrammar.GrammarMatcher(rules).accept_string(output)
         if accepted:
-            verbalized.parse(output, 2, strict=True)  # raises what it cannot read
+            assert not verbalized.parse(output, 2).repairs  # it raises what it cannot read
         return accepted
 
     assert accepts("$2, i.e. 50% of my $4 (I'd rather keep the rest; ok?)") and accepts("10 cents") and accepts("yes")

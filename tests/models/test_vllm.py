@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from scope_lite.envs.prompts import persuadee, persuader
-from scope_lite.method.episodes import run_episodes, seat_systems
+from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.grpo import sampling_ratios
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.text_tasks import open_task
@@ -244,8 +244,8 @@ def test_a_call_has_one_adapter_and_every_version_a_name_and_number_of_its_own(e
         assert [p.seed for p in params] == [3, 4]
         assert all((p.top_p, p.top_k, p.min_p, p.ignore_eos) == (1.0, 0, 0.0, True) for p in params)
         for one in drawn:
-            assert len(one.ids) == len(one.logprobs) == len(one.top_logprobs)
-            assert all(top >= own for top, own in zip(one.top_logprobs, one.logprobs, strict=True))
+            assert len(one.ids) == len(one.logprobs) == len(one.tables)
+            assert all(max(table.values()) >= own for table, own in zip(one.tables, one.logprobs, strict=True))
             assert one.finished == (one.ids[-1] == 2) and (one.finished or len(one.ids) == 4)
     assert engine.llm.settings["generation_config"] == "vllm" and engine.llm.settings["max_lora_rank"] == 8
     with pytest.raises(ScopeError, match=r"refused a request: the prompt is too long$"):
@@ -285,7 +285,7 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model, sixteen_bits
     policy = EngineSeat(engine, synced(engine, seat)(), seat, keys, "policy", seat_systems(episodes, "policy"), 6)
     voices = [Voice(VllmSampler(engine, loaded), reply_tokens=5)] * rows
     simulator = PromptedSeat(voices, seat_systems(episodes, "simulator"), keys)
-    rollouts = run_episodes(episodes, policy, simulator, keys, ["base"] * rows, 1024)
+    rollouts = run_dialogues(episodes, policy, simulator, keys, ["base"] * rows, 1024)
     batch = collate([r.policy for r in rollouts], pad=0)
     recomputed, _ = seat.token_logprobs(batch)
     close = 0.1 if sixteen_bits else 1e-4

@@ -125,6 +125,13 @@ def sampler(server: Server, cache: Path | None = None, **changes: Any) -> ApiSam
     return ApiSampler(endpoint, ReplyCache(cache) if cache else None, **changes)
 
 
+def recorded(server: Server, cache: Path) -> ApiSampler:
+    """A sampler that has the record alone: whatever it would send is an error."""
+    one = sampler(server, cache)
+    one._client = None  # type: ignore[assignment]
+    return one
+
+
 def texts(replies: list[list[Any]]) -> list[list[str]]:
     return [[reply.text for reply in drawn] for drawn in replies]
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from scope_lite.cli.base import print_table
 from scope_lite.cli.chat import _show_message
 from scope_lite.figures import tables
-from scope_lite.measure import read_replies, write_replies
+from scope_lite.measure.replies import read_replies, write_replies
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv, for_markdown, for_terminal
 

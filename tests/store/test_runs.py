@@ -26,7 +26,7 @@ NAME = "persuasion-single-seed0"
 def open_run(root: Path, fresh: bool = False, **changes) -> runs.RunFolder:
     config = {**CONFIG, **changes}
     name = f"{config['world']}-{config['method']}-seed{config['seed']}"
-    return runs.RunFolder.open(root, config, name, f"{config['seed']}{FINGERPRINT}", fresh=fresh)
+    return runs.RunFolder(root, config, name, f"{config['seed']}{FINGERPRINT}", fresh=fresh)
 
 
 def weights(value: float) -> dict[str, dict[str, torch.Tensor]]:
@@ -58,7 +58,7 @@ def child(root: Path, body: str) -> subprocess.Popen:
         "import os, signal, sys, time, pathlib, torch\n"
         "from scope_lite import store as runs\nfrom scope_lite.store import checkpoints\n"
         f"root = pathlib.Path({str(root)!r})\n"
-        f"with runs.RunFolder.open(root, {CONFIG!r}, {NAME!r}, {'0' + FINGERPRINT!r}) as run:\n    {lines}\n"
+        f"with runs.RunFolder(root, {CONFIG!r}, {NAME!r}, {'0' + FINGERPRINT!r}) as run:\n    {lines}\n"
     )
 
 
@@ -133,7 +133,7 @@ def test_another_configuration_under_the_same_short_name_is_refused(tmp_path):
         pass
     with (
         pytest.raises(ScopeError, match="another configuration"),
-        runs.RunFolder.open(tmp_path, CONFIG, NAME, ("0" + FINGERPRINT)[:8] + "other"),
+        runs.RunFolder(tmp_path, CONFIG, NAME, ("0" + FINGERPRINT)[:8] + "other"),
     ):
         pass
 

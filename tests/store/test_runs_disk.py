@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.fuzz_runs import Runs, fuzz
 from scope_lite import store as runs
-from scope_lite.experiments.text_models.folders import replacing, working
+from scope_lite.experiments.text_models.folders import working
 from scope_lite.store import files
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.folder import lock_path
@@ -137,7 +137,7 @@ def test_an_adapters_folder_behind_a_link_is_replaced_and_odd_settings_are_told(
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk" / "old").write_text("x", encoding="utf-8")
     (tmp_path / "out").symlink_to(tmp_path / "disk")
-    with replacing(tmp_path / "out") as beside:
+    with files.replacing(tmp_path / "out") as beside:
         (beside / "new").write_text("x", encoding="utf-8")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"] and (tmp_path / "disk" / "old").exists()
     for text in ("[]", DEEP, "\0"):
@@ -188,7 +188,7 @@ def test_looking_whether_a_run_runs_writes_nothing(tmp_path):
 
 
 def test_no_damage_ends_in_a_traceback_or_in_another_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(logging.getLogger("scope_lite"), "level", logging.ERROR)
+    monkeypatch.setattr(logging.getLogger("scope_lite"), "disabled", True)
     both = Runs(tmp_path)
     for what in ("checkpoints", "records"):
         seen, failed = fuzz(what, 20, 1, both, tmp_path)

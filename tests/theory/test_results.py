@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_lite.theory import instances
-from scope_lite.theory.gradients import (
-    mode_bound,
-    mode_bound_accumulated,
-    mode_bound_source,
-    mode_gap,
-    pair_bound,
-    pair_bound_accumulated,
-    pair_bound_source,
-    pair_gap,
-)
+from scope_lite.theory.gradients import bound, bound_accumulated, bound_source, gradient_gap
 from scope_lite.theory.inequality import (
     adversarial_instances,
     largest_ratio,
@@ -30,13 +21,12 @@ from scope_lite.theory.inequality import (
     source_ratio,
 )
 from scope_lite.theory.process import mode_replies
-from scope_lite.theory.quantities import accumulate, collapse_errors
+from scope_lite.theory.quantities import accumulate, capped_bernoulli_variance, collapse_errors
 from scope_lite.theory.results import RESULTS
 from scope_lite.theory.variance import (
     deviation_probability,
     simulator_variance,
     variance_bound,
-    variance_bound_accumulated,
     variance_given_actions,
 )
 
@@ -95,10 +85,8 @@ def test_counterexamples_do_not_break_the_true_statement(result):
 def test_gradient_bounds_are_ordered_for_every_tree_shape(seed, shape):
     raw = instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape)
     process, pair = instances.build_process(raw), instances.build_pair(raw)
-    for chain in (
-        (mode_gap(process), mode_bound(process), mode_bound_accumulated(process), mode_bound_source(process)),
-        (pair_gap(pair), pair_bound(pair), pair_bound_accumulated(pair), pair_bound_source(pair)),
-    ):
+    for both in ((process, mode_replies(process.replies)), pair):
+        chain = [side(*both) for side in (gradient_gap, bound, bound_accumulated, bound_source)]
         for smaller, larger in itertools.pairwise(chain):
             assert ratio(smaller, larger).max() <= HOLDS
 
@@ -107,9 +95,10 @@ def test_gradient_bounds_are_ordered_for_every_tree_shape(seed, shape):
 @given(st.integers(0, 10**6), st.sampled_from([(1, 2, 3, 2), (2, 3, 2, 4), (2, 2, 2, None), (3, 2, 2, 3)]))
 def test_both_variance_splits_obey_the_bound_for_every_tree_shape(seed, shape):
     process = instances.build_process(instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape))
+    accumulated = capped_bernoulli_variance(accumulate(process, collapse_errors(process.replies)))
     for part in (simulator_variance(process), variance_given_actions(process)):
         assert ratio(part, variance_bound(process)).max() <= HOLDS
-        assert ratio(part, variance_bound_accumulated(process)).max() <= HOLDS
+        assert ratio(part, process.reward_max**2 * accumulated).max() <= HOLDS
 
 
 def test_deviation_probability_is_at_most_the_accumulated_error_under_either_rollout():

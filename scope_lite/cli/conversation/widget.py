@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from scope_lite.cli.conversation import YOU, Message, Talk, in_figures, load_policy, open_conversation
+from scope_lite.cli.conversation import YOU, Conversation, Message, in_figures, load_policy
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import RUNS
 
@@ -34,13 +34,13 @@ def chat_widget(
         ScopeError: if there is no such run or partner.
     """
     policy = load_policy(run, root)
-    return ChatWidget(open_conversation(policy, partner, seed, alternatives), f"{policy.name}: {policy.about}")
+    return ChatWidget(Conversation(policy, partner, seed, alternatives), f"{policy.name}: {policy.about}")
 
 
 class ChatWidget(widgets.VBox):
     """A conversation on the screen, under a line that says with whom; ``talk`` is the conversation itself."""
 
-    def __init__(self, talk: Talk, about: str = ""):
+    def __init__(self, talk: Conversation, about: str = ""):
         self.talk, self.about = talk, about
         self.page, self.trouble = widgets.HTML(), widgets.HTML()
         if talk.replies:
@@ -80,7 +80,7 @@ class ChatWidget(widgets.VBox):
         self.say.disabled = self.talk.ending is not None
 
 
-def page(talk: Talk, about: str = "") -> str:
+def page(talk: Conversation, about: str = "") -> str:
     """The whole talk as HTML; bars for the newest act, the reply before it, and the outcome at the end."""
     parts = [f"<div><i>{escape(line)}</i></div>" for line in (about, talk.legend) if line]
     if talk.told:
@@ -99,7 +99,7 @@ def page(talk: Talk, about: str = "") -> str:
     return "".join(parts)
 
 
-def _message(talk: Talk, message: Message, bars: bool) -> str:
+def _message(talk: Conversation, message: Message, bars: bool) -> str:
     label = f" <code>{escape(message.label)}</code>" if message.label else ""
     line = _SPEAKER.format(who=escape(message.speaker), sentence=escape(message.sentence), label=label)
     if not bars or not message.probabilities:

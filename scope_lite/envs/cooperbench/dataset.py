@@ -11,19 +11,22 @@ repository). Of it are read:
 
 The repositories themselves are not in it. A second folder holds them, each as a clone or as a plain tree of the base
 commit (an unpacked source release, for instance), under <owner>/<repository>, <repository> or <name>_task/task<id>.
+Both, as ``dataset`` and ``repositories``, lie in the folder that ``SCOPE_LITE_COOPERBENCH`` names; without it, in
+``data/cooperbench``, where four small tasks of our own are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import checked_name, name_fault
+from scope_lite.store.paths import COOPERBENCH_VARIABLE, DATA, checked_name, name_fault, path_in
 
 SOURCE = "the benchmark's data set, for instance `git clone https://github.com/cooperbench/CooperBench`, folder dataset"
 _CLONE = re.compile(r"git clone\s[^\n]*?https://[\w.-]+/([\w.-]+)/([\w.-]+?)(?:\.git)?[\"'\s]")
@@ -57,6 +60,27 @@ class PairTask:
     features: tuple[Feature, Feature]
 
 
+def load_split(split: str) -> list[PairTask]:
+    """The pairs of three tasks of four ("train"), or of the others ("test"), each in both orders of its features.
+
+    A dataset of one task has it in both.
+    """
+    place = path_in(COOPERBENCH_VARIABLE) or DATA / "cooperbench"
+    pairs = load_pairs(place / "dataset", place / "repositories")
+    folders = sorted({pair.name.rpartition("/")[0] for pair in pairs})
+    held_out = folders[3::4] or folders[-1:]
+    kept = held_out if split == "test" else [name for name in folders if name not in held_out] or folders
+    chosen = [pair for pair in pairs if pair.name.rpartition("/")[0] in kept]
+    swapped = [replace(pair, name=f"{pair.name}/swapped", features=pair.features[::-1]) for pair in chosen]
+    return [task for both in zip(chosen, swapped, strict=True) for task in both]
+
+
+def content() -> str:
+    """Hash of all that the agents are asked and judged by, wherever it lies."""
+    pairs = [replace(pair, source=Path()) for split in ("train", "test") for pair in load_split(split)]
+    return hashlib.sha256(repr(pairs).encode(errors="surrogateescape")).hexdigest()
+
+
 def load_pairs(dataset: Path, repositories: Path, subset: str | None = None) -> list[PairTask]:
     """The pairs of a dataset folder whose repositories are at hand: every two features of a task, or a named subset.
 
@@ -72,13 +96,13 @@ def load_pairs(dataset: Path, repositories: Path, subset: str | None = None) -> 
     wanted = _subset(dataset, subset) if subset else None
     pairs, missing = [], set()
     for folder in _task_folders(dataset):
-        repository, commit = read_base(folder)
-        if (source := find_repository(repositories, repository, folder)) is None:
+        repository, commit, source = find_repository(repositories, folder)
+        if source is None:
             missing.add(repository)
             continue
         features = read_features(folder)
         for first, second in combinations(features, 2):
-            if wanted is None or (_key(folder), first.number, second.number) in wanted:
+            if wanted is None or (folder.parent.name, _number(folder), first.number, second.number) in wanted:
                 name = f"{folder.parent.name}/{folder.name}/f{first.number}_f{second.number}"
                 pairs.append(PairTask(name, repository, commit, source, (first, second)))
     if not pairs:
@@ -107,7 +131,7 @@ def read_features(folder: Path) -> list[Feature]:
     Raises:
         ScopeError: fewer than two, or one without description or tests.
     """
-    places = sorted((place for place in folder.glob("feature*") if _number(place) is not None), key=_number_of)
+    places = sorted(filter(_number, folder.glob("feature*")), key=_number)
     if len(places) < 2:
         raise ScopeError(f"{folder} has {len(places)} feature folders (feature1, feature2, ...); a pair needs two")
     features = []
@@ -116,42 +140,37 @@ def read_features(folder: Path) -> list[Feature]:
             if not (place / name).is_file():
                 raise ScopeError(f"{place} has no {name}: the dataset is incomplete, fetch it again")
         gold = place / "feature.patch"
-        features.append(
-            Feature(
-                number=_number_of(place),
-                description=_text(place / "feature.md").strip(),
-                tests=_text(place / "tests.patch"),
-                gold=_text(gold) if gold.is_file() else "",
-            )
-        )
+        description, tests = _text(place / "feature.md").strip(), _text(place / "tests.patch")
+        features.append(Feature(_number(place), description, tests, _text(gold) if gold.is_file() else ""))
     return features
 
 
-def find_repository(repositories: Path, repository: str, folder: Path) -> Path | None:
-    """Where a task's repository lies; None if it does not."""
-    name = repository.split("/")[1]
-    for place in (f"{folder.parent.name}/{folder.name}", repository, name):
-        if (repositories / place).is_dir():
-            return (repositories / place).resolve()
-    return None
+def find_repository(repositories: Path, folder: Path) -> tuple[str, str, Path | None]:
+    """A task's repository, base commit ("" where there is a plain tree of its own), and place; None if it has none."""
+    own = repositories / folder.parent.name / folder.name
+    if own.is_dir() and not (own / ".git").exists():
+        return folder.parent.name, "", own.resolve()
+    repository, commit = read_base(folder)
+    places = (own, repositories / repository, repositories / repository.split("/")[1])
+    return repository, commit, next((place.resolve() for place in places if place.is_dir()), None)
 
 
 def _task_folders(dataset: Path) -> Iterator[Path]:
-    folders = sorted(place for place in dataset.glob("*/task*") if _number(place) is not None)
+    folders = sorted(filter(_number, dataset.glob("*/task*")))
     if not folders:
         raise ScopeError(f"{dataset} has no folders <name>_task/task<id>: give the folder of {SOURCE}")
     yield from folders
 
 
-def _subset(dataset: Path, name: str) -> set[tuple[tuple[str, int], int, int]]:
-    """Pairs of a subset, each as (task, feature, feature) with the smaller number first."""
+def _subset(dataset: Path, name: str) -> set[tuple[str, int, int, int]]:
+    """Pairs of a subset, each as (name, task, feature, feature) with the smaller number first."""
     path = dataset / "subsets" / f"{checked_name(name, 'subset')}.json"
     if not path.is_file():
         known = sorted(place.stem for place in path.parent.glob("*.json"))
         raise ScopeError(f"{dataset} has no subset {name!r}; it has {', '.join(known) or 'none'}")
     try:
         return {
-            ((task["repo"], int(task["task_id"])), min(pair), max(pair))
+            (task["repo"], int(task["task_id"]), min(pair), max(pair))
             for task in json.loads(_text(path))["tasks"]
             for pair in task["pairs"]
         }
@@ -159,17 +178,10 @@ def _subset(dataset: Path, name: str) -> set[tuple[tuple[str, int], int, int]]:
         raise ScopeError(f"{path} is not a list of pairs as CooperBench writes it ({error!r})") from error
 
 
-def _key(folder: Path) -> tuple[str, int]:
-    return folder.parent.name, _number_of(folder)
-
-
-def _number(place: Path) -> int | None:
+def _number(place: Path) -> int:
+    """The number in task<id> or feature<n>; 0 for anything else."""
     match = re.fullmatch(r"(?:task|feature)(\d+)", place.name)
-    return int(match[1]) if match and place.is_dir() else None
-
-
-def _number_of(place: Path) -> int:
-    return int(re.sub(r"\D", "", place.name))
+    return int(match[1]) if match and place.is_dir() else 0
 
 
 def _text(path: Path) -> str:

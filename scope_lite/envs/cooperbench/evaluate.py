@@ -9,14 +9,12 @@ patches of surprising winners.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from scope_lite.envs.cooperbench.dataset import PairTask
-from scope_lite.envs.cooperbench.sandbox import Containment, Way
-from scope_lite.envs.cooperbench.scratch import scratch_folder
+from scope_lite.envs.cooperbench.sandbox import scratch_folder
 from scope_lite.envs.cooperbench.testing import Suite, TestRun, files_of, run_tests, whole_patch
-from scope_lite.envs.cooperbench.workspace import BRANCH, Workspace, first_line, needed
+from scope_lite.envs.cooperbench.workspace import BRANCH, Workspace, needed
 
 LEFT_OUT = (
     *("tests/*", "*/tests/*", "conftest.py", "*/conftest.py", ".gitattributes", "*/.gitattributes"),
@@ -29,90 +27,72 @@ LEFT_OUT = (
 class PairResult:
     """What came of two patches."""
 
-    task: str
     merged: bool
     conflict: bool
-    """git could not merge them"""
-    union: bool
-    """they were merged all the same, by keeping both sides' lines"""
-    passed: tuple[bool, bool]
-    """each feature's tests, on the merged tree"""
-    seconds: float
+    """git could not merge them; where they are merged all the same, it was by keeping both sides' lines"""
     why: str
     """why it is no success, in one line; empty for a success"""
-    outputs: tuple[str, str]
-    """ends of the two test runs"""
-    containment: Containment | None
-    """what held the tests; None if there was nothing to test"""
-    tampered: tuple[str, ...] = ()
-    """files by which the patches would have decided how tests run; then it is no success"""
+    tests: tuple[TestRun, ...] = ()
+    """of each feature, on the merged tree"""
+
+    @property
+    def passed(self) -> tuple[bool, ...]:
+        return tuple(not test.why for test in self.tests)
 
     @property
     def success(self) -> bool:
         return self.merged and all(self.passed)
 
 
-def evaluate_pair(
-    task: PairTask, patches: tuple[str, str], suite: Suite | None = None, way: Way | None = None
-) -> PairResult:
+def evaluate_pair(task: PairTask, patches: tuple[str, str], suite: Suite | None = None) -> PairResult:
     """Merge two patches against the base commit, in the order of ``task.features``, and test both features.
 
     Raises:
         ScopeError: the repository is not at hand, there are no tests to run, or nothing can contain them here.
     """
-    suite, began = suite or Suite(), time.monotonic()
     with scratch_folder() as scratch:
-        workspace = Workspace(scratch, way=way)
+        workspace = Workspace(scratch)
         workspace.checkout(task)
         merged, conflict, why = merge(workspace, task, patches)
-        tests = [
-            run_tests(workspace, feature, suite, way) if merged else TestRun(False, why, "", None)
-            for feature in task.features
-        ]
+        if not merged:
+            return PairResult(merged, conflict, why)
+        tests = tuple(run_tests(workspace, feature, suite or Suite()) for feature in task.features)
     reasons = [f"feature {f.number}: {t.why}" for f, t in zip(task.features, tests, strict=True) if t.why]
-    return PairResult(
-        task=task.name,
-        merged=merged,
-        conflict=conflict,
-        union=merged and conflict,
-        passed=(tests[0].passed, tests[1].passed),
-        seconds=time.monotonic() - began,
-        why="; ".join(reasons) if merged else why,
-        outputs=(tests[0].output, tests[1].output),
-        containment=tests[0].containment,
-        tampered=tests[0].tampered,
-    )
+    return PairResult(merged, conflict, "; ".join(reasons), tests)
 
 
 def merge(workspace: Workspace, task: PairTask, patches: tuple[str, str]) -> tuple[bool, bool, str]:
     """Merge the patches in a checkout of the base commit.
+
+    A patch whose hunks are counted wrongly, as people and models do who write it by hand, is counted anew.
 
     Returns:
         Whether they are merged, whether there was a conflict, and why they are not merged.
     """
     touched = [path for feature in task.features for path in files_of(feature.tests)]
     exclude = [f"--exclude={pattern}" for pattern in (*LEFT_OUT, *touched)]
+    apply = ["apply", "--index", "--whitespace=nowarn", *exclude]
     for feature, patch in zip(task.features, patches, strict=True):
         if feature is task.features[1]:
             needed(workspace.git("checkout", "-q", "-b", "second", workspace.base), "make a branch")
         if not patch.strip():
             continue
-        done = workspace.git("apply", "--index", "--whitespace=nowarn", *exclude, "-", stdin=whole_patch(patch))
-        if not done.ok:
-            return False, False, f"the patch for feature {feature.number} does not apply: {first_line(done)}"
+        done = workspace.git(*apply, "-", stdin=whole_patch(patch))
+        if not done.ok and not workspace.git(*apply, "--recount", "-", stdin=whole_patch(patch)).ok:
+            return False, False, f"the patch for feature {feature.number} does not apply: {done.first_line}"
         commit = workspace.git("commit", "-q", "--allow-empty", "--no-verify", "-m", f"feature {feature.number}")
         needed(commit, "commit a patch")
-    if _merges(workspace, BRANCH):
+    if _merges(workspace):
         return True, False, ""
     needed(workspace.git("merge", "--abort"), "undo a merge")
     attributes = ["tee", str(workspace.tree / ".git" / "info" / "attributes")]
     needed(workspace.run(attributes, stdin="* merge=union\n"), "ask for a union merge")
-    if _merges(workspace, BRANCH):
+    if _merges(workspace):
         return True, True, ""
     return False, True, "a conflict that a union merge cannot settle (a file deleted, renamed or binary on one side)"
 
 
-def _merges(workspace: Workspace, branch: str) -> bool:
-    """Merge a branch; False for a conflict, which git tells by exit code 1. Any other trouble is ours."""
-    done = workspace.git("merge", "-q", "--no-edit", branch)
+def _merges(workspace: Workspace) -> bool:
+    """Merge the first branch; False for a conflict, which git tells by exit code 1. Any other trouble is ours."""
+    done = workspace.git("merge", "-q", "--no-edit", BRANCH)
     return done.code != 1 and needed(done, "merge").ok

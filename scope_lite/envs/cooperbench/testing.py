@@ -20,8 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from scope_lite.envs.cooperbench import pytest_report
 from scope_lite.envs.cooperbench.dataset import Feature
-from scope_lite.envs.cooperbench.sandbox import Containment, Limits, Way
-from scope_lite.envs.cooperbench.scratch import scratch_folder
+from scope_lite.envs.cooperbench.sandbox import Limits, scratch_folder
 from scope_lite.envs.cooperbench.workspace import Workspace, needed
 from scope_lite.store.errors import ScopeError
 
@@ -57,16 +56,14 @@ class TestRun:
     """What came of one feature's tests."""
 
     __test__ = False  # pytest takes the name for a class of tests
-    passed: bool
     why: str
-    """why they did not pass, in one line"""
+    """why they did not pass, in one line; empty if they did"""
     output: str
-    containment: Containment | None
-    tampered: tuple[str, ...] = ()
+    tampered: tuple[str, ...]
     """files of the merged tree that decide how tests run, and differ from the base commit"""
 
 
-def run_tests(merged: Workspace, feature: Feature, suite: Suite, way: Way | None = None) -> TestRun:
+def run_tests(merged: Workspace, feature: Feature, suite: Suite) -> TestRun:
     """One feature's tests on a copy of the merged tree: a suite leaves nothing behind for the next one.
 
     Raises:
@@ -81,13 +78,13 @@ def run_tests(merged: Workspace, feature: Feature, suite: Suite, way: Way | None
         tree, report, script = scratch / "tree", scratch / "report.json", scratch / "pytest_report.py"
         shutil.copytree(merged.tree, tree, symlinks=True)
         shutil.copy(pytest_report.__file__, script)
-        workspace = Workspace(scratch, suite.limits, suite.readable, suite.environment, way)
+        workspace = Workspace(scratch, suite.limits, suite.readable, suite.environment)
         workspace.base = merged.base
         tampered = restore_settings(workspace)
         tests = whole_patch(feature.tests)
         applied = workspace.git("apply", "--whitespace=nowarn", "-", stdin=tests)
         if not applied.ok and not workspace.git("apply", "--3way", "-", stdin=tests).ok:
-            return TestRun(False, "its tests do not apply to the merged tree", applied.stderr[-OUTPUT:], None, tampered)
+            return TestRun("its tests do not apply to the merged tree", applied.stderr[-OUTPUT:], tampered)
         code = f"{tree}/src:{tree}"
         python = [str(suite.python), str(script), str(report), str(tree), code, *files]
         done = workspace.run(list(suite.command) or python)
@@ -102,7 +99,7 @@ def run_tests(merged: Workspace, feature: Feature, suite: Suite, way: Way | None
         why = f"a patch touches how tests are run: {', '.join(tampered)[:200]}"
     else:
         why = ""
-    return TestRun(not why, why, done.stdout[-OUTPUT:], done.containment, tampered)
+    return TestRun(why, done.stdout[-OUTPUT:], tampered)
 
 
 def restore_settings(workspace: Workspace) -> tuple[str, ...]:

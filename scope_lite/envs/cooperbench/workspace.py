@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from scope_lite.envs.cooperbench.dataset import PairTask
-from scope_lite.envs.cooperbench.sandbox import Done, Limits, Way, run
+from scope_lite.envs.cooperbench.sandbox import Done, Limits, run
 from scope_lite.store.errors import ScopeError
 
 BRANCH = "work"
@@ -19,7 +19,7 @@ GIT_LIMITS = Limits(seconds=120, cpu_seconds=120, memory_mb=4096, output_bytes=8
 
 
 class Workspace:
-    """One working tree, ``scratch/tree``."""
+    """One working tree, ``scratch/tree``; the arguments are those of ``sandbox.run``."""
 
     def __init__(
         self,
@@ -27,11 +27,9 @@ class Workspace:
         limits: Limits | None = None,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
-        way: Way | None = None,
     ):
-        """A workspace in a folder of ``sandbox.scratch_folder``; the arguments are those of ``sandbox.run``."""
         self.scratch, self.tree = scratch, scratch / "tree"
-        self.limits, self.readable, self.environment, self.way = limits or Limits(), readable, environment or {}, way
+        self.limits, self.readable, self.environment = limits, readable, environment
         self.base = ""
         """the base commit: an id, since an agent's commits move branches"""
 
@@ -41,36 +39,25 @@ class Workspace:
         Raises:
             ScopeError: the repository has no such commit, or cannot be read.
         """
-        source = task.source
-        if (source / ".git").exists() or (source / "HEAD").is_file():
-            clone = ["git", "clone", "-q", "--no-hardlinks", "--no-checkout", str(source), str(self.tree)]
-            needed(run(clone, self.scratch, None, GIT_LIMITS, (source,), way=self.way), f"clone {source}")
-            self.base = task.commit
+        source, self.base = task.source, task.commit
+        clone = (source / ".git").exists() or (source / "HEAD").is_file()
+        how = ["git", "clone", "-q", "--no-hardlinks", "--no-checkout"] if clone else ["cp", "-R"]
+        fetch = [*how, str(source), str(self.tree)]
+        needed(run(fetch, self.scratch, None, GIT_LIMITS, (source,)), f"copy {source}")
+        if clone:
             done = self.git("checkout", "-q", "-B", BRANCH, self.base)
             needed(done, f"find commit {self.base} in {source} (try `git fetch` there)")
-        else:
-            copy = ["cp", "-R", str(source), str(self.tree)]
-            needed(run(copy, self.scratch, None, GIT_LIMITS, (source,), way=self.way), f"copy {source}")
-            for arguments in (("init", "-q", "-b", BRANCH), ("add", "-A", "-f"), ("commit", "-q", "-m", "base")):
-                needed(self.git(*arguments), f"commit {source}")
-            self.base = needed(self.git("rev-parse", "HEAD"), f"commit {source}").stdout.strip()
+            return
+        for arguments in (("init", "-q", "-b", BRANCH), ("add", "-A", "-f"), ("commit", "-q", "-m", "base")):
+            needed(self.git(*arguments), f"commit {source}")
+        self.base = needed(self.git("rev-parse", "HEAD"), f"commit {source}").stdout.strip()
 
     def git(self, *arguments: str, stdin: str = "") -> Done:
-        return run(["git", *arguments], self.scratch, self.tree, GIT_LIMITS, stdin=stdin, way=self.way)
+        return run(["git", *arguments], self.scratch, self.tree, GIT_LIMITS, stdin=stdin)
 
     def run(self, command: Sequence[str], stdin: str = "") -> Done:
         """A command in the tree, within the workspace's limits, both streams together."""
-        return run(
-            command,
-            self.scratch,
-            self.tree,
-            self.limits,
-            self.readable,
-            self.environment,
-            stdin,
-            together=True,
-            way=self.way,
-        )
+        return run(command, self.scratch, self.tree, self.limits, self.readable, self.environment, stdin, together=True)
 
     def patch(self) -> str:
         """All changes against the base commit, new files included; empty if git cannot tell."""
@@ -86,12 +73,5 @@ def needed(done: Done, what: str) -> Done:
         ScopeError: it failed.
     """
     if not done.ok:
-        raise ScopeError(f"cannot {what}: {first_line(done)}")
+        raise ScopeError(f"cannot {what}: {done.first_line}")
     return done
-
-
-def first_line(done: Done) -> str:
-    """What a failed command said first, or how it ended."""
-    if done.ended != "exit":
-        return f"ended for using too much {done.ended}"
-    return ((done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.code}"])[0]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from scope_lite.envs.nano.coding import coding
 from scope_lite.envs.nano.own import VARIABLE, check_spec, load_files
-from scope_lite.envs.nano.persuasion import persuasion, persuasion_plain, random_persuasion
+from scope_lite.envs.nano.persuasion import (
+    RANDOM_NAMES,
+    persuasion,
+    persuasion_plain,
+    random_persuasion,
+    random_seed,
+)
 from scope_lite.envs.nano.persuasion_hard import persuasion_hard
 from scope_lite.envs.nano.retail import airline, retail
 from scope_lite.envs.nano.spec import World, WorldSpec, compile_world
@@ -56,9 +61,10 @@ def get_world(name: str) -> World:
     """
     if name in WORLDS:
         return compile_world(WORLDS[name]())
-    if random := re.fullmatch(r"persuasion_(0|[1-9][0-9]{0,8})", checked_name(name, "world")):
-        return compile_world(random_persuasion(int(random[1])))
-    raise ScopeError(closest(name, [*WORLDS, "persuasion_<seed>"], "world"))
+    seed = random_seed(checked_name(name, "world"))
+    if seed is not None:
+        return compile_world(random_persuasion(seed))
+    raise ScopeError(closest(name, [*WORLDS, RANDOM_NAMES], "world"))
 
 
 def own_world_content(name: str) -> list[Any]:

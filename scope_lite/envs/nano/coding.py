@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec
+from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec, real_shares
 
 FILES = ("left", "right")
 VERSIONS = (1, 2)
@@ -240,8 +240,7 @@ def coding(numbers: CodingNumbers | None = None) -> WorldSpec:
     n = numbers or CodingNumbers()
     names = tuple(CONVENTIONS)
     known, unknown = names[: len(n.prior)], names[len(n.prior) :]
-    real = dict.fromkeys(known, (1 - n.unknown_share) / len(known))
-    real |= dict.fromkeys(unknown, n.unknown_share / len(unknown))
+    real = real_shares(known, unknown, n.unknown_share)
     prompts = {v: f"half-{v}" for v in VERSIONS}
 
     def types(shares: Mapping[str, float]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from scope_lite.envs.nano.persuasion import random_seed
 from scope_lite.envs.nano.spec import USER, WorldSpec, compile_world
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import WORLDS_VARIABLE as VARIABLE
@@ -48,7 +49,7 @@ def check_spec(spec: WorldSpec, taken: Collection[str]) -> None:
     for wrong, what in (
         (not re.fullmatch(r"[a-z][a-z0-9_]*", spec.name), "the name must be small letters, digits and _ (a folder)"),
         (name_fault(spec.name), f"the name becomes a folder: {name_fault(spec.name)}"),
-        (spec.name in taken or re.fullmatch(r"persuasion_\d+", spec.name), "the package has a world of that name"),
+        (spec.name in taken or random_seed(spec.name) is not None, "the package has a world of that name"),
         (_not_words(spec), f"one word each, without spaces (one act is one token): {_not_words(spec)}"),
         (len(spec.rewards) != len(spec.outcomes), "give one reward for each outcome"),
         (any(not 0 <= r <= 1 for r in spec.rewards), "rewards must lie in [0, 1]"),

@@ -11,12 +11,13 @@ all of them warm to the same appeal, so what works with one works with everyone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec
+from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec, real_shares
 
 TOPICS = ("heart", "facts", "trust", "budget", "social")
 UNKNOWN_TYPES = ("guarded", "contrary")
@@ -70,33 +71,20 @@ SENTENCES = {
     "close": "The chat is over. How much of your payment do you donate?",
     **{f"give-{d}": f"I donate ${d}." for d in ("0.00", "0.50", "1.00", "1.50", "2.00")},
 }
+AGENT_ACTS = ("greet", "ask", *(f"appeal-{t}" for t in TOPICS), "push")
+USER_ACTS = ("hi", *(f"reveal-{t}" for t in TOPICS), "yes", "no", "displeased")
+OUTCOMES, REWARDS = tuple(act for act in SENTENCES if act.startswith("give-")), (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def persuasion(numbers: PersuasionNumbers | None = None, name: str = "persuasion") -> WorldSpec:
     """The world's description; interest is kept in half units so that states stay few."""
     n = numbers or PersuasionNumbers()
     types = TOPICS + UNKNOWN_TYPES
-    outcomes = tuple(a for a in SENTENCES if a.startswith("give-"))
 
     def wants(user: str) -> str:
         if not n.exploit:
             return TOPICS[0]
         return {"guarded": "trust", "contrary": "facts"}.get(user, user)
-
-    def reply(user: str, state: State, act: str) -> Mapping[str, float]:
-        if act == "greet":
-            return {"hi": 0.9, "yes": 0.1}
-        if act == "ask":
-            if user == "guarded":  # never says what it wants
-                return {"hi": 0.9, "no": 0.1}
-            said = "reveal-heart" if user == "contrary" else f"reveal-{user}"  # contrary says one thing, wants another
-            return {said: n.reveal_rate, "hi": 1 - n.reveal_rate}
-        if act == "push":
-            return {"displeased": 0.8, "no": 0.2}
-        if act == f"appeal-{wants(user)}":
-            return {"yes": 1 - n.dry_no, "no": n.dry_no}
-        cold = 1 - n.polite_yes
-        return {"no": cold * 2 / 3, "displeased": cold / 3, "yes": n.polite_yes}
 
     def step(user: str, state: State, act: str, said: str) -> State:
         assert isinstance(state, float)
@@ -106,22 +94,20 @@ def persuasion(numbers: PersuasionNumbers | None = None, name: str = "persuasion
             return state - n.wrong_penalty
         return state - n.push_penalty if act == "push" else state
 
-    real = {z: (1 - n.unknown_share) / len(TOPICS) for z in TOPICS}
-    real |= {z: n.unknown_share / len(UNKNOWN_TYPES) for z in UNKNOWN_TYPES}
     return WorldSpec(
         name=name,
-        agent_acts=("greet", "ask", *(f"appeal-{t}" for t in TOPICS), "push"),
-        user_acts=("hi", *(f"reveal-{t}" for t in TOPICS), "yes", "no", "displeased"),
-        outcomes=outcomes,
-        rewards=(0.0, 0.25, 0.5, 0.75, 1.0),
+        agent_acts=AGENT_ACTS,
+        user_acts=USER_ACTS,
+        outcomes=OUTCOMES,
+        rewards=REWARDS,
         user_types=types,
         prior=dict(zip(TOPICS, n.prior, strict=True)),
-        real_prior=real,
+        real_prior=real_shares(TOPICS, UNKNOWN_TYPES, n.unknown_share),
         horizon=n.horizon,
         initial_state=0.0,
-        reply=reply,
+        reply=lambda user, state, act: react(n, user, wants(user), user, act),
         step=step,
-        outcome=lambda user, state: _donation(outcomes, state),
+        outcome=lambda user, state: _donation(state),
         reveals={z: f"reveal-{z}" for z in TOPICS},
         habits=HABITS,
         exploit=(f"appeal-{TOPICS[0]}",) * n.horizon,
@@ -129,13 +115,30 @@ def persuasion(numbers: PersuasionNumbers | None = None, name: str = "persuasion
     )
 
 
-def _donation(outcomes: tuple[str, ...], interest: State) -> Mapping[str, float]:
+def react(n: PersuasionNumbers, user: str, wants: str, names: str, act: str) -> Mapping[str, float]:
+    """What a user says to an act: it ``wants`` appeals to one topic, and ``names`` one where it is asked."""
+    if act == "greet":
+        return {"hi": 0.9, "yes": 0.1}
+    if act == "ask":
+        if user == "guarded":  # never says what it wants
+            return {"hi": 0.9, "no": 0.1}
+        said = "reveal-heart" if user == "contrary" else f"reveal-{names}"  # contrary says one thing, wants another
+        return {said: n.reveal_rate, "hi": 1 - n.reveal_rate}
+    if act == "push":
+        return {"displeased": 0.8, "no": 0.2}
+    if act == f"appeal-{wants}":
+        return {"yes": 1 - n.dry_no, "no": n.dry_no}
+    cold = 1 - n.polite_yes
+    return {"no": cold * 2 / 3, "displeased": cold / 3, "yes": n.polite_yes}
+
+
+def _donation(interest: State) -> Mapping[str, float]:
     """floor(interest), with a coin deciding the half units: a fair, noisy rounding."""
     assert isinstance(interest, float)
-    shares = dict.fromkeys(outcomes, 0.0)
+    shares = dict.fromkeys(OUTCOMES, 0.0)
     for half in (0.0, 0.5):
-        level = int(np.clip(np.floor(interest + half), 0, len(outcomes) - 1))
-        shares[outcomes[level]] += 0.5
+        level = int(np.clip(np.floor(interest + half), 0, len(OUTCOMES) - 1))
+        shares[OUTCOMES[level]] += 0.5
     return shares
 
 
@@ -159,7 +162,21 @@ def random_persuasion(seed: int) -> WorldSpec:
         horizon=int(rng.integers(3, 6)),
         unknown_share=float(rng.uniform(0.0, 0.4)),
     )
-    return persuasion(numbers, name=f"persuasion_{seed}")
+    return persuasion(numbers, name=random_name(seed))
+
+
+RANDOM_NAMES = "persuasion_<seed>"
+"""how the worlds of the multiverse are called"""
+
+
+def random_name(seed: int) -> str:
+    return RANDOM_NAMES.replace("<seed>", str(seed))
+
+
+def random_seed(name: str) -> int | None:
+    """The seed of a world of the multiverse; None for any other name."""
+    found = re.fullmatch(r"persuasion_(0|[1-9][0-9]{0,8})", name)
+    return int(found[1]) if found else None
 
 
 # The agents of the pre-training dialogues: a broad mix, of whom a quarter adapt.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec
+from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec, real_shares
 
 COUNTED = 2
 """questions are counted up to here, so that states stay few"""
@@ -262,8 +262,6 @@ def _service(
     fares = ("fare-basic", "fare-flex") if "lookup" in extra else ()
     acts = ("greet", *QUESTIONS, *writes, *extra)
     wants = tuple(act for act in sentences if act.startswith("want-"))
-    real = {z: (1 - n.unknown_share) / len(known) for z in known}
-    real |= {z: n.unknown_share / len(unknown) for z in unknown}
     favourite = customers[types[0]].wish
     return WorldSpec(
         name=name,
@@ -273,7 +271,7 @@ def _service(
         rewards=(0.0, 1.0),
         user_types=types,
         prior=dict(zip(known, n.prior, strict=True)),
-        real_prior=real,
+        real_prior=real_shares(known, unknown, n.unknown_share),
         horizon=n.horizon,
         initial_state=Call(),
         reply=desk.reply,

@@ -78,6 +78,11 @@ class WorldSpec:
     """act -> an English sentence, so that a dialogue can be read"""
 
 
+def real_shares(known: tuple[str, ...], unknown: tuple[str, ...], share: float) -> dict[str, float]:
+    """P_real of the worlds that ship: ``share`` of the users are of types that P lacks; within each, equal shares."""
+    return dict.fromkeys(known, (1 - share) / len(known)) | dict.fromkeys(unknown, share / len(unknown))
+
+
 @dataclass(frozen=True, eq=False)
 class World:
     """A compiled world: Z types, S states, A agent acts, R replies, O outcomes."""

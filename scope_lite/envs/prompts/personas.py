@@ -30,3 +30,18 @@ CUSTOMERS = {
     ),
 }
 """How the customer of a tau2-bench scenario talks; what they want is the scenario's."""
+
+ENGINEERS = {
+    "train": (
+        "Character: writes long, friendly messages",
+        "Character: answers in a few words",
+        "Character: asks for the partner's plan, and adapts to it",
+        "Character: announces a plan, and keeps to it",
+    ),
+    "test": (
+        "Character: changes their mind once the partner has a better idea",
+        "Character: works alone, and tells only what is asked",
+        "Character: careful, repeats what was agreed",
+    ),
+}
+"""How the partner on a CooperBench task works; what they build is the task's."""

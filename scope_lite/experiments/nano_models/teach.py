@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,9 @@ from torch import Tensor
 from transformers import Olmo3Config, PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config
 
 from scope_lite.envs.nano import World
+from scope_lite.envs.nano.episode import CLOSE
 from scope_lite.envs.nano.users import BeliefUsers, draw, told_prior
-from scope_lite.method.simulators import CLOSE, choice_sets
+from scope_lite.method.nano import choice_sets
 from scope_lite.models.chat import ChatFormat
 
 TEMPLATE = (
@@ -134,57 +136,55 @@ class Renderer:
         self.world, self.format, self.vocabulary = world, ChatFormat(tokenizer), len(tokenizer)
         self.ids = {name: np.array(ids) for name, ids in choice_sets(world, tokenizer).items()}
 
-    def _batch(self, rows: list[list[int]], columns: list[int], target: Float[np.ndarray, "n k v"]) -> Batch:
-        ids = torch.tensor(rows)
-        targets = torch.zeros(*ids.shape, self.vocabulary)
+    def _batch(
+        self,
+        systems: list[str],
+        heard: list[list[str | None]],
+        spoken: Int[np.ndarray, "n t"],
+        target: Float[np.ndarray, "n k v"],
+    ) -> Batch:
+        """One seat's dialogues: k words heard (None: it begins), each answered by a token, but perhaps the last one.
+
+        Taught is the answer to every word; ``target`` is its distribution.
+        """
+        rows: list[list[int]] = []
+        columns: list[int] = []
+        for system, words, tokens in zip(systems, heard, spoken.tolist(), strict=True):
+            ids: list[int] = []
+            columns = []
+            for word, token in zip_longest(words, tokens):
+                ids = ids + (self.format.continuation(word) if ids else self.format.opening(system, word))
+                columns.append(len(ids) - 1)
+                ids = ids + ([] if token is None else [token])
+            rows.append(ids)
+        ids_of = torch.tensor(rows)
+        targets = torch.zeros(*ids_of.shape, self.vocabulary)
         targets[:, columns] = torch.tensor(target, dtype=torch.float32)
-        taught = torch.zeros(ids.shape, dtype=torch.bool)
+        taught = torch.zeros(ids_of.shape, dtype=torch.bool)
         taught[:, columns] = True
-        return Batch(ids, targets, taught)
+        return Batch(ids_of, targets, taught)
 
     def user(self, d: Dialogues, persona: str | None = None) -> Batch:
         """The user's seat; taught the exact distribution of every reply and of the outcome that it speaks."""
-        n, h = d.acts.shape
-        ends = self.world.spec.outcome_by == "simulator"
+        (n, h), spec = d.acts.shape, self.world.spec
+        ends = spec.outcome_by == "simulator"
         target = np.zeros((n, h + ends, self.vocabulary))
         target[:, :h, self.ids["reply"]] = d.reply_probs
         if ends:
             target[:, h, self.ids["outcome"]] = d.outcome_probs
-        rows: list[list[int]] = []
-        columns: list[int] = []
-        for told, acts, replies in zip(d.prompts, d.acts, d.replies, strict=True):
-            system = persona or self.world.prompts[told]
-            ids: list[int] = []
-            columns = []
-            for act, reply in zip(acts, replies, strict=True):
-                heard = self.world.spec.agent_acts[act]
-                ids = ids + (self.format.continuation(heard) if ids else self.format.opening(system, heard))
-                columns.append(len(ids) - 1)
-                ids.append(int(self.ids["reply"][reply]))
-            if ends:
-                ids = ids + self.format.continuation(CLOSE)
-                columns.append(len(ids) - 1)
-            rows.append(ids)
-        return self._batch(rows, columns, target)
+        systems = [persona or self.world.prompts[told] for told in d.prompts]
+        heard = [[spec.agent_acts[act] for act in acts] + [CLOSE] * ends for acts in d.acts]
+        return self._batch(systems, heard, self.ids["reply"][d.replies], target)
 
     def agent(self, d: Dialogues) -> Batch:
         """The agent's seat; taught the act that the agent chose (explorers left out)."""
         keep = ~d.explored
-        acts, replies = d.acts[keep], d.replies[keep]
-        target = np.zeros((*acts.shape, self.vocabulary))
-        np.put_along_axis(target, self.ids["act"][acts][..., None], 1.0, axis=-1)
-        rows: list[list[int]] = []
-        columns: list[int] = []
-        for task, row_acts, row_replies in zip(d.tasks[keep], acts, replies, strict=True):
-            ids = self.format.opening(self.world.tasks[task], None)
-            columns = []
-            for t, act in enumerate(row_acts):
-                if t:
-                    ids = ids + self.format.continuation(self.world.spec.user_acts[row_replies[t - 1]])
-                columns.append(len(ids) - 1)
-                ids = [*ids, int(self.ids["act"][act])]
-            rows.append(ids)
-        return self._batch(rows, columns, target)
+        spoken = self.ids["act"][d.acts[keep]]
+        target = np.zeros((*spoken.shape, self.vocabulary))
+        np.put_along_axis(target, spoken[..., None], 1.0, axis=-1)
+        systems = [self.world.tasks[task] for task in d.tasks[keep]]
+        heard = [[None, *(self.world.spec.user_acts[reply] for reply in replies[:-1])] for replies in d.replies[keep]]
+        return self._batch(systems, heard, spoken, target)
 
 
 def _user_batches(

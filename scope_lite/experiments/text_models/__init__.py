@@ -2,7 +2,6 @@
 
 from scope_lite.experiments.text_models.align import AlignConfig, align
 from scope_lite.experiments.text_models.data import ROLES, Example, encode, split_of
-from scope_lite.experiments.text_models.finetune import finetune
-from scope_lite.experiments.text_models.training import FinetuneConfig, Progress
+from scope_lite.experiments.text_models.finetune import FinetuneConfig, Progress, finetune
 
 __all__ = ["ROLES", "AlignConfig", "Example", "FinetuneConfig", "Progress", "align", "encode", "finetune", "split_of"]

@@ -44,14 +44,14 @@ from scope_lite.experiments.text_models.data import batch_of, histories
 from scope_lite.experiments.text_models.folders import (
     lora_settings,
     on_top_of,
-    replacing,
+    require_at_least,
     require_plain,
     working,
     write_manifest,
     write_weights,
 )
 from scope_lite.experiments.text_models.packed import PackedSeat
-from scope_lite.measure import mode_share, normalise_reply
+from scope_lite.measure.samples import mode_share, normalise_reply
 from scope_lite.method.config import RunConfig, TextConfig
 from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner
@@ -63,6 +63,7 @@ from scope_lite.models.records import Transcript, collate
 from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store import checkpoints
 from scope_lite.store.errors import ScopeError
+from scope_lite.store.files import replacing
 
 AGREES = (*ACT_GROUPS["persuadee"]["gives"], "positive-reaction-to-donation", "positive-to-inquiry")
 """Acts that count as agreement."""
@@ -99,15 +100,10 @@ class AlignConfig:
     def __post_init__(self) -> None:
         if self.reward not in ("typicality", "agreement"):
             raise ScopeError(f"unknown reward {self.reward!r}: choose typicality or agreement")
-        for name in ("steps", "groups", "max_new_tokens", "rank", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ScopeError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.group_size < 2:
-            raise ScopeError(f"group_size must be at least 2, got {self.group_size}")
+        require_at_least(1, self, "steps", "groups", "max_new_tokens", "rank", "checkpoint_every")
+        require_at_least(2, self, "group_size")
         if not 0 < self.strength < math.inf:
             raise ScopeError(f"strength must be above 0 and finite, got {self.strength}")
-        if not 0 < self.learning_rate < 1:
-            raise ScopeError(f"learning_rate must be between 0 and 1, got {self.learning_rate}")
 
     def run(self) -> RunConfig:
         """What the learner reads; its own KL term is off, for the KL is in the reward."""
@@ -147,9 +143,8 @@ def align(
         require_plain(start)
     loaded = load_model(config.model, device)
     aligner = Aligner(config, loaded, histories(dialogues))
-    settings = asdict(config) | {"base": loaded.fingerprint, "histories": aligner.fingerprint()}
-    del settings["steps"]
-    with working(work, settings, fresh) as folder:
+    digest = hashlib.sha256(json.dumps(aligner.chats).encode()).hexdigest()
+    with working(work, asdict(config) | {"base": loaded.fingerprint, "histories": digest}, fresh) as folder:
         aligner.resume(folder)
         while len(aligner.metrics) < config.steps:
             aligner.step()
@@ -173,9 +168,6 @@ class Aligner:
             raise ScopeError(f"no history of at most {config.max_prompt_tokens} tokens: raise max_prompt_tokens")
         self.metrics: list[dict[str, float]] = []
         """of every step, in order"""
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(json.dumps(self.chats).encode()).hexdigest()
 
     def resume(self, folder: Path) -> None:
         """Take up the newest whole checkpoint, if there is one."""

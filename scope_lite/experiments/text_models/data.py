@@ -18,6 +18,7 @@ import numpy as np
 from scope_lite.envs.p4g import ROLES, Dialogue
 from scope_lite.envs.prompts import Message, persuadee_chat, persuader
 from scope_lite.models.chat import ChatFormat
+from scope_lite.models.records import Transcript
 from scope_lite.store.errors import ScopeError
 
 SPLITS = ("train", "valid", "test")
@@ -34,6 +35,10 @@ class Example:
     """for each id, whether the seat speaks it: only these are in the loss"""
     cut: bool
     """whether later turns did not fit"""
+
+    def transcript(self) -> Transcript:
+        """The same as a rollout's transcript: its words are what was chosen, with the data's log probability, 0."""
+        return Transcript(list(self.ids), list(self.spoken), [0.0] * len(self.ids), [0] * len(self.ids))
 
 
 def split_of(name: str) -> str:

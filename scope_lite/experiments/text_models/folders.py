@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,17 @@ from scope_lite.envs.p4g import COMMIT
 from scope_lite.models import adapters
 from scope_lite.models.pretrained import LoadedModel
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.files import plain_disk_errors, read_object, remove, replace_text, sweep, take_lock
+from scope_lite.store.files import read_object, remove, replace_text, sweep, take_lock
 from scope_lite.store.provenance import collect
+
+
+def require_at_least(least: int, config: Any, *names: str) -> None:
+    """Refuse a config with a field below ``least``, or a ``learning_rate`` that is none (ScopeError, with its name)."""
+    for name in names:
+        if getattr(config, name) < least:
+            raise ScopeError(f"{name} must be at least {least}, got {getattr(config, name)}")
+    if not 0 < config.learning_rate < 1:
+        raise ScopeError(f"learning_rate must be between 0 and 1, got {config.learning_rate}")
 
 
 @contextmanager
@@ -26,55 +35,34 @@ def working(work: Path, settings: Mapping[str, Any], fresh: bool) -> Iterator[Pa
     """The folder of checkpoints, held by this process alone.
 
     Args:
-        settings: what a run must not change on its way; ``settings.json`` keeps them.
+        settings: what a run must not change on its way, but for ``steps``; ``settings.json`` keeps them.
         fresh: forget what ``work`` holds.
 
     Raises:
         ScopeError: a run with other settings in ``work``, one that is under way there, a full disk.
     """
-    lock = take_lock(work / "lock")
+    settings = {name: value for name, value in settings.items() if name != "steps"}
+    lock, path = take_lock(work / "lock"), work / "settings.json"
     if lock is None:
         raise ScopeError(f"another process trains in {work}: wait for it, or give another --work")
     try:
         sweep(work)
         if fresh:
             remove(work / "checkpoints")
-            remove(work / "settings.json")
-        _same_settings(work / "settings.json", settings)
-        yield work / "checkpoints"
-    finally:
-        lock.release()
-
-
-def _same_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write the run's settings, or hold them against those that it began with."""
-    if path.exists():
+            remove(path)
         try:
-            before = read_object(path, {})
+            before = read_object(path, {}) if path.exists() else settings
         except (OSError, ValueError) as exc:
             raise ScopeError(f"{path} cannot be read ({exc}): start anew with --fresh") from None
         if changed := [name for name in settings if before.get(name) != settings[name]]:
             raise ScopeError(
-                f"{path.parent} holds a run with another {', '.join(changed)}: go on with the same, give another "
-                "--work, or start anew with --fresh"
+                f"{work} holds a run with another {', '.join(changed)}: go on with the same, give another --work, or "
+                "start anew with --fresh"
             )
-    replace_text(path, json.dumps(settings, indent=1) + "\n")
-
-
-@contextmanager
-def replacing(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` to write into, which takes its place when all is written.
-
-    Raises:
-        ScopeError: a full disk.
-    """
-    beside = out.with_name(f".{out.name}.writing")
-    remove(beside)
-    with plain_disk_errors(out):
-        beside.mkdir(parents=True)
-        yield beside
-        remove(out)
-        beside.rename(out)
+        replace_text(path, json.dumps(settings, indent=1) + "\n")
+        yield work / "checkpoints"
+    finally:
+        lock.release()
 
 
 def write_weights(folder: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> None:
@@ -123,23 +111,22 @@ def on_top_of(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """One adapter, and its settings, that adds what the one at ``start`` and a second one (tensors, settings) add."""
     before = json.loads((start / adapters.CONFIG).read_text(encoding="utf-8"))
-    parts = [(load_file(start / adapters.WEIGHTS), before), (tensors, settings)]
-    scaled = [(part, told["lora_alpha"] / told["r"], told["r"]) for part, told in parts]
+    both = stacked((load_file(start / adapters.WEIGHTS), before), (tensors, settings))
     rank = before["r"] + settings["r"]
     modules = sorted({*before["target_modules"], *settings["target_modules"]})
-    return stacked(scaled), {**settings, "r": rank, "lora_alpha": rank, "target_modules": modules}
+    return both, {**settings, "r": rank, "lora_alpha": rank, "target_modules": modules}
 
 
-def stacked(parts: Sequence[tuple[Mapping[str, Tensor], float, int]]) -> dict[str, Tensor]:
-    """Adapters of (tensors, scale, rank) as one of scale 1, their ranks side by side; zeros for a layer that one lacks.
+def stacked(*parts: tuple[Mapping[str, Tensor], Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Adapters of (tensors, settings) as one of scale 1, their ranks side by side; zeros for a layer that one lacks.
 
-    W + s BA + s' B'A' = W + [sB s'B'] [A; A'].
+    W + s BA + s' B'A' = W + [sB s'B'] [A; A'], with s = lora_alpha / r.
     """
     result: dict[str, Tensor] = {}
-    for name in sorted({key.removesuffix(".lora_A.weight") for part, *_ in parts for key in part if ".lora_A." in key}):
-        down, up = f"{name}.lora_A.weight", f"{name}.lora_B.weight"
-        known = next(part for part, *_ in parts if down in part)
-        width, height = known[down].shape[1], known[up].shape[0]
-        result[down] = torch.cat([part.get(down, torch.zeros(rank, width)).float() for part, _, rank in parts])
-        result[up] = torch.cat([s * part.get(up, torch.zeros(height, rank)).float() for part, s, rank in parts], 1)
+    for down in sorted({name for tensors, _ in parts for name in tensors if ".lora_A." in name}):
+        up = down.replace(".lora_A.", ".lora_B.")
+        width, height = next((t[down].shape[1], t[up].shape[0]) for t, _ in parts if down in t)
+        result[down] = torch.cat([t.get(down, torch.zeros(s["r"], width)).float() for t, s in parts])
+        ups = [s["lora_alpha"] / s["r"] * t.get(up, torch.zeros(height, s["r"])).float() for t, s in parts]
+        result[up] = torch.cat(ups, 1)
     return result

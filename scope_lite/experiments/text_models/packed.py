@@ -20,11 +20,11 @@ class PackedSeat(SeatModel):
     those of reading every row alone, up to rounding.
     """
 
-    def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
-        """As ``SeatModel.token_logprobs``; rows that share nothing are read as there."""
+    def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
+        """As ``SeatModel.hidden_before``; rows that share nothing are read as there."""
         shared = shared_tokens(batch)
         if shared == 0 or len(batch.ids) == 1:
-            return super().token_logprobs(batch)
+            return super().hidden_before(batch)
         lengths = batch.attention.sum(1)
         rests = lengths - shared
         owner = torch.cat([torch.full((shared,), -1), torch.arange(len(rests)).repeat_interleave(rests)])
@@ -41,8 +41,7 @@ class PackedSeat(SeatModel):
         ).last_hidden_state[0]
         before = batch.column - 1
         place = torch.where(before < shared, before, first[batch.row] + before - shared)
-        log_all = self.logits(hidden[place.to(self.device)], batch.choice).log_softmax(-1)
-        return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
+        return hidden[place.to(self.device)]
 
 
 def shared_tokens(batch: TokenBatch) -> int:

@@ -31,7 +31,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 KEPT_ADAPTERS = 8
 """versions that stay in memory; an older one that still speaks is read again from its folder"""
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process: no spawn guard, works in a notebook (pitfall P24)
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process: no spawn guard, works in a notebook
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_NO_USAGE_STATS": "1",
 }
@@ -70,15 +70,19 @@ class Adapter:
 
 @dataclass(frozen=True)
 class Drawn:
-    """One sampled message. All three sequences have one entry a token, the stop token's included."""
+    """One sampled message, the stop token included."""
 
     ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    """log probability (nats) under the distribution that the token was drawn from: tempered, and inside a grammar"""
-    top_logprobs: tuple[float, ...]
-    """the largest log probability of that distribution"""
+    tables: tuple[dict[int, float], ...]
+    """for each token, log probabilities (nats) of itself and of the likeliest ones, under the distribution that it was
+    drawn from: tempered, and inside a grammar"""
     finished: bool
     """ended by a stop token; False: cut at the limit"""
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Of the tokens that were drawn."""
+        return tuple(table[token] for token, table in zip(self.ids, self.tables, strict=True))
 
 
 class VllmEngine:
@@ -137,6 +141,7 @@ class VllmEngine:
         stop_ids: Sequence[int],
         temperature: float = 1.0,
         grammar: str | None = None,
+        top: int = 1,
     ) -> list[Drawn]:
         """One message after each prompt, in order; all rows speak with ``adapter``, or with the base.
 
@@ -144,39 +149,12 @@ class VllmEngine:
             prompts: token ids, as they are; nothing is rendered or tokenized here.
             seeds: one a row. The same seed repeats a draw only in the same batch: vLLM's sums depend on their company.
             grammar: EBNF (xgrammar's dialect) that every message must follow.
+            top: how many of the likeliest tokens are told at each place.
 
         Raises:
             ScopeError: vLLM refuses a prompt (too long) or the grammar.
         """
         self.wake()
-        outputs = self._run(prompts, seeds, adapter, 1, max_new_tokens, stop_ids, temperature, grammar)
-        return [drawn(output.outputs[0], frozenset(stop_ids)) for output in outputs]
-
-    def next_logprobs(
-        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, top: int = 5, temperature: float = 1.0
-    ) -> list[dict[int, float]]:
-        """Log probabilities (nats) of the ``top`` likeliest next tokens of each prompt, by token id.
-
-        The ordinary way of a rollout, prefix cache included, so what this finds is what rollouts see.
-
-        Raises:
-            ScopeError: as in :meth:`generate`.
-        """
-        self.wake()
-        outputs = self._run(prompts, range(len(prompts)), adapter, top, 1, (), temperature, None)
-        return [{int(i): value.logprob for i, value in output.outputs[0].logprobs[0].items()} for output in outputs]
-
-    def _run(
-        self,
-        prompts: Sequence[list[int]],
-        seeds: Sequence[int],
-        adapter: Adapter | None,
-        top: int,
-        max_new_tokens: int,
-        stop_ids: Sequence[int],
-        temperature: float,
-        grammar: str | None,
-    ) -> list[Any]:
         params = self._vllm.sampling_params
         settings = [
             params.SamplingParams(
@@ -200,11 +178,26 @@ class VllmEngine:
 
             request = LoRARequest(adapter.name, adapter.number, str(adapter.folder))
         try:
-            return self.llm.generate(
+            outputs = self.llm.generate(
                 [{"prompt_token_ids": ids} for ids in prompts], settings, lora_request=request, use_tqdm=False
             )
         except ValueError as error:
             raise ScopeError(f"vLLM refused a request: {first_line(error)}") from error
+        return [drawn(output.outputs[0], stop_ids) for output in outputs]
+
+    def next_logprobs(
+        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, top: int = 5, temperature: float = 1.0
+    ) -> list[dict[int, float]]:
+        """Log probabilities (nats) of the ``top`` likeliest next tokens of each prompt, by token id.
+
+        The ordinary way of a rollout, prefix cache included, so what this finds is what rollouts see.
+
+        Raises:
+            ScopeError: as in :meth:`generate`.
+        """
+        seeds = range(len(prompts))
+        told = self.generate(prompts, seeds, adapter, max_new_tokens=1, stop_ids=(), temperature=temperature, top=top)
+        return [one.tables[0] for one in told]
 
     def add(self, folder: Path, name: str = "adapter") -> Adapter:
         """Make an adapter's folder known under a name and a number that were never used before.
@@ -221,7 +214,7 @@ class VllmEngine:
         return Adapter(f"{name}-{self._versions}", self._versions, folder)
 
     def publish(self, model: SeatModel, name: str = "policy") -> Adapter:
-        """A seat's adapter as it is now, as a new version; never merged (pitfall P17).
+        """A seat's adapter as it is now, as a new version; never merged, which would round the weights.
 
         Raises:
             ScopeError: as in :meth:`add`.
@@ -230,7 +223,7 @@ class VllmEngine:
 
         folder = Path(self._scratch.name) / str(self._versions + 1)
         # not peft's own save: on a base with several adapters (Unsloth's) that writes all of them
-        model.peft.peft_config[getattr(model, "adapter", "default")].save_pretrained(folder)
+        model.peft.peft_config[model.adapter].save_pretrained(folder)
         save_file({key: t.contiguous() for key, t in model.adapter_state().items()}, folder / WEIGHTS)
         return self.add(folder, name)
 
@@ -252,7 +245,7 @@ class VllmEngine:
             self._asleep = False
 
     def close(self) -> None:
-        """Give everything back. vLLM frees a GPU for certain only when the process ends (pitfall P23)."""
+        """Give everything back. vLLM frees a GPU for certain only when the process ends."""
         from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
         del self.llm
@@ -299,9 +292,8 @@ def can_sleep() -> bool:
     return bool(current_platform.is_sleep_mode_available())
 
 
-def drawn(output: Any, stop_ids: frozenset[int]) -> Drawn:
+def drawn(output: Any, stop_ids: Sequence[int]) -> Drawn:
     """One of vLLM's completions as ids and numbers."""
     ids = tuple(int(i) for i in output.token_ids)
-    logprobs = tuple(float(table[i].logprob) for i, table in zip(ids, output.logprobs, strict=True))
-    tops = tuple(max(float(entry.logprob) for entry in table.values()) for table in output.logprobs)
-    return Drawn(ids, logprobs, tops, bool(ids) and ids[-1] in stop_ids)
+    tables = tuple({int(i): float(entry.logprob) for i, entry in table.items()} for table in output.logprobs)
+    return Drawn(ids, tables, bool(ids) and ids[-1] in stop_ids)

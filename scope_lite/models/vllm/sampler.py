@@ -59,7 +59,7 @@ class VllmSampler(TextSampler):
             token_ids=one.ids,
             logprobs=tuple(float(f"{x:.6g}") for x in one.logprobs),
             entropies=(math.nan,) * len(one.ids),
-            top_probs=tuple(float(f"{math.exp(x):.6g}") for x in one.top_logprobs),
+            top_probs=tuple(float(f"{math.exp(x):.6g}") for x in (max(table.values()) for table in one.tables)),
             finished=one.finished,
         )
 

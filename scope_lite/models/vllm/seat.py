@@ -18,7 +18,7 @@ from scope_lite.models.vllm.engine import Adapter, VllmEngine
 
 
 class EngineSeat:
-    """A language model in a seat, sampled by an engine; ``episodes.run_episodes`` drives it."""
+    """A language model in a seat, sampled by an engine; ``dialogue.run_dialogues`` drives it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The trainer's newest adapter into the engine, and the proof that it is what the engine serves (pitfalls P15, P16).
+"""The trainer's newest adapter into the engine, and the proof that it is what the engine serves.
 
 After every change the engine is asked for the likeliest next tokens at some places of fixed texts, by the way that
 rollouts take, and the trainer's own model is asked for the same. Two things are tested. The log probabilities must

@@ -1,0 +1,86 @@
+"""Who plays the simulator in training. This is the frozen one: panel members, or prompts and samplings of them.
+
+``cotraining.LearningPartner`` is one that learns. Either is asked who plays each row, seats them for a batch, and is
+told how the batch went.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+import numpy as np
+from jaxtyping import Int
+from torch import Tensor
+
+from scope_lite.method.dialogue import Seat
+from scope_lite.method.learner import Learner
+from scope_lite.method.members import M
+from scope_lite.method.prompted import PromptedSeat
+from scope_lite.models.records import Rollout
+from scope_lite.models.rng import RowKeys
+
+if TYPE_CHECKING:
+    from scope_lite.method.scene import Scene
+
+
+def draw_tasks(count: int, keys: RowKeys) -> Int[np.ndarray, " b"]:
+    """The task of each row, uniform over ``count``; from ``keys.by_group()`` it is one for a whole group."""
+    return (keys.once("task") * count).astype(int)
+
+
+def rotation(keys: RowKeys, members: int, draw: Literal["group", "rollout"]) -> Int[np.ndarray, " b"]:
+    """The member of an ensemble that plays each row.
+
+    Group g of step s is played by member (s * groups + g) mod K: a cyclic rotation that
+    continues from step to step. The paper rotates over rollouts (``draw: rollout``); here a
+    group has one simulator, so that its rewards can be compared with each other.
+    """
+    turn = keys.step * (int(keys.group.max()) + 1) + keys.group
+    return (turn + keys.member if draw == "rollout" else turn) % members
+
+
+class Partner(Generic[M]):
+    """Frozen simulators (the paper's Frozen, Persona, VS and Ensemble)."""
+
+    newest: Seat | None = None
+    """the simulators of the newest batch"""
+
+    def __init__(self, scene: Scene[M], policy: Learner | None = None):
+        """``policy`` is what a partner in self-play learns with."""
+        self.scene: Scene[M] = scene
+        self.settings = scene.config.simulator
+        self.members: list[M] = scene.training_members()
+        self._load(policy)
+
+    def _load(self, policy: Learner | None) -> None:
+        self.scene.prepare(self.members, "train")
+
+    def playing(self, keys: RowKeys) -> list[M]:
+        """The simulator of each row."""
+        return [self.members[i] for i in rotation(keys, len(self.members), self.settings.draw)]
+
+    def seat(self, keys: RowKeys, systems: Sequence[str]) -> Seat:
+        """The simulators of these rows, under their system prompts."""
+        self.newest = self.scene.seat_members(self.playing(keys), keys, systems, "train")
+        return self.newest
+
+    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, Any]:
+        """A frozen simulator learns nothing; how it spoke in this step, where it was asked for its words."""
+        return dict(self.newest.metrics()) if isinstance(self.newest, PromptedSeat) else {}
+
+    def failures(self) -> Counter[str]:
+        """What the newest simulators gave that could not be used, by reason."""
+        return self.newest.failures() if isinstance(self.newest, PromptedSeat) else Counter()
+
+    def answers(self) -> dict[str, float]:
+        """Where the mode stands is worth drawing only when it can move."""
+        return {}
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Tensors by part, for a checkpoint."""
+        return {}
+
+    def load_state(self, parts: Mapping[str, dict[str, Tensor]]) -> None:
+        """Go on from a checkpoint."""
