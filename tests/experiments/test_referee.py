@@ -35,7 +35,7 @@ NAN = float("nan")
         (-0.06, 0.04, "not told apart"),
         (-0.05, 0.04, "equal within the margin"),
         (0.01, 0.04, "equal within the margin"),  # surely not zero, and surely small
-        (NAN, NAN, "no interval"),
+        (NAN, NAN, "not measured"),
     ],
 )
 def test_an_interval_is_read_as_one_of_four_verdicts(low, high, expected):

@@ -46,7 +46,7 @@ scope_lite.method.train.train = lambda config, root: whole_train(config.model_co
 LOOK = f"""
 import sys
 
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 import matplotlib.pyplot as plt
 import scope_lite.figures.notebook
 from tests.standins.geometry import problems

@@ -21,14 +21,9 @@ from scope_lite.theory.inequality import (
     source_ratio,
 )
 from scope_lite.theory.process import mode_replies
-from scope_lite.theory.quantities import accumulate, capped_bernoulli_variance, collapse_errors
+from scope_lite.theory.quantities import accumulate, capped_bernoulli_variance, collapse_errors, variance_given_actions
 from scope_lite.theory.results import RESULTS
-from scope_lite.theory.variance import (
-    deviation_probability,
-    simulator_variance,
-    variance_bound,
-    variance_given_actions,
-)
+from scope_lite.theory.variance import deviation_probability, simulator_variance, variance_bound
 
 torch.set_num_threads(1)
 HOLDS = 1 + 1e-9
