@@ -62,8 +62,6 @@ _DATA = read_yaml(Path(__file__).with_name("gallery.yaml"))
 GALLERY = tuple(map(_entry, _DATA["figures"]))
 LEFT_OUT: dict[str, str] = {number: row["why"] for row in _DATA["left_out"] for number in row["figures"]}
 """figure number -> why it is not drawn"""
-REPORT = "report"
-"""name of the picture of the HTML report, which is no figure"""
 
 
 @dataclass(frozen=True)
@@ -183,19 +181,10 @@ def write_page(out: Path) -> None:
             lines += ["", f"{sidecar.caption(picture)} [More]({entry.name}.json)."]
     lines += ["", *paper.page_lines()]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
-    others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {REPORT, *(e.name for e in GALLERY)})
+    others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})
     if others:
         lines += ["", "## Figures that the paper does not have", ""]
         lines += [f"![{name}]({name}.png)\n" for name in others]
-    if (out / f"{REPORT}.png").exists():
-        lines += [
-            "",
-            "## To look around in",
-            "",
-            "`scope-lite report` writes a page that opens offline in a browser (pictured with toy runs of four steps):",
-            "",
-        ]
-        lines += [f"![the HTML report]({REPORT}.png)"]
     tables = sorted(out.glob("tables/*.md"))
     if tables:
         lines += ["", "## Tables", "", "Each as Markdown and, beside it, as LaTeX.", ""]

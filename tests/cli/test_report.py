@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 from scope_lite import cli
 from scope_lite.cli import page as report
 from scope_lite.cli.page import HEADS, dialogues_of, gather_figures, gather_runs
-from scope_lite.figures.gallery import write_page
 from scope_lite.store.errors import ScopeError
 from tests.store.test_runs_compare import make_run
 
@@ -220,14 +219,6 @@ def test_the_command_writes_the_page(place: Path) -> None:
     assert done.exit_code == 0, done.output
     assert re.search(r"wrote .*page\.html \(\d+\.\d MB\)", done.stdout.replace("\n", ""))
     assert (place / "new" / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
-def test_a_picture_of_the_page_is_no_figure(place: Path) -> None:
-    Image.new("RGB", (30, 30), "white").save(place / "figures" / "report.png")
-    assert "report" not in {picture["name"] for picture in gather_figures(place / "figures")[0]}
-    write_page(place / "figures")
-    page = (place / "figures" / "README.md").read_text(encoding="utf-8")
-    assert page.count("(report.png)") == 1 and "![another_figure]" in page
 
 
 # -- in a browser -----------------------------------------------------------------------------------------------------

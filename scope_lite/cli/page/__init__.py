@@ -22,7 +22,7 @@ from PIL import Image
 from scope_lite import __version__
 from scope_lite import store as run_folders
 from scope_lite.envs.nano import get_world
-from scope_lite.figures.gallery import GALLERY, REPORT, Entry
+from scope_lite.figures.gallery import GALLERY, Entry
 from scope_lite.figures.style import METHOD_LABELS
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.method.alarm import collapse
@@ -157,7 +157,7 @@ def gather_figures(folder: Path) -> tuple[list[dict[str, str]], list[Entry]]:
         ScopeError: if a file is no readable picture.
     """
     known = {entry.name: entry for entry in GALLERY}
-    files = {path.stem: path for path in sorted(folder.glob("*.png")) if path.stem != REPORT}
+    files = {path.stem: path for path in sorted(folder.glob("*.png"))}
     pictures = []
     for name in sorted(files, key=lambda name: list(known).index(name) if name in known else len(known)):
         entry = known.get(name)
