@@ -15,7 +15,7 @@ from scope_lite.envs.nano.exact import ask_then_match, policy_value, repeat
 from scope_lite.envs.nano.users import BeliefUsers, draw
 from scope_lite.experiments.contrasts import REAL, UNSEEN, rank_correlation
 from scope_lite.measure.stats import Interval, clustered_interval
-from scope_lite.method.members import COLLAPSED_SHARPNESS
+from scope_lite.method.panel_file import COLLAPSED_SHARPNESS
 from scope_lite.method.sampling import VerbalizedModel
 
 # -- doses of collapse ----------------------------------------------------------------------------------------------

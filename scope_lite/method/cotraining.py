@@ -28,7 +28,7 @@ from scope_lite.method.config import SimulatorConfig
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.grpo import counted_advantages
 from scope_lite.method.learner import Learner
-from scope_lite.method.members import M
+from scope_lite.method.panel_file import M
 from scope_lite.method.partner import Partner
 from scope_lite.method.prompted import shares
 from scope_lite.method.rewards import SIMULATOR_REWARDS, surprise, variance_split

@@ -14,7 +14,7 @@ from scope_lite.envs.nano.episode import CLOSE, NanoEpisode
 from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers, draw, told_prior
 from scope_lite.method.config import RunConfig, SimulatorConfig
 from scope_lite.method.dialogue import Seat
-from scope_lite.method.members import COLLAPSED_SHARPNESS, PanelMember, read_panel
+from scope_lite.method.panel_file import COLLAPSED_SHARPNESS, PanelMember, read_panel
 from scope_lite.method.partner import draw_tasks
 from scope_lite.method.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.method.scene import Scene, Split

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 
 from scope_lite.method.dialogue import Seat
-from scope_lite.method.members import M
+from scope_lite.method.panel_file import M
 from scope_lite.method.prompted import PromptedSeat, shares
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout

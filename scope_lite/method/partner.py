@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.learner import Learner
-from scope_lite.method.members import M
+from scope_lite.method.panel_file import M
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.models.records import Rollout
 from scope_lite.models.rng import RowKeys

@@ -18,8 +18,8 @@ from scope_lite.method.config import RunConfig
 from scope_lite.method.cotraining import LearningPartner
 from scope_lite.method.dialogue import Episode, Seat, run_dialogues, seat_systems
 from scope_lite.method.learner import Learner
-from scope_lite.method.members import M
 from scope_lite.method.panel import Panel
+from scope_lite.method.panel_file import M
 from scope_lite.method.partner import Partner, draw_tasks
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout

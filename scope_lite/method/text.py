@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from scope_lite.envs.turns import SeatName
 from scope_lite.method.config import RunConfig
 from scope_lite.method.dialogue import CONTEXT, Episode, Seat
-from scope_lite.method.members import TextMember, read_text_panel
+from scope_lite.method.panel_file import TextMember, read_text_panel
 from scope_lite.method.prompted import PromptedSeat, Sampler, Voice
 from scope_lite.method.scene import Scene, Split
 from scope_lite.method.seats import GatedSeat, ModelSeat

@@ -12,8 +12,8 @@ from scope_lite.envs.nano.exact import optimal_value, policy_value
 from scope_lite.experiments.nano_models import Renderer, build_tokenizer, panel_members, sample_dialogues
 from scope_lite.method.config import method_config
 from scope_lite.method.dialogue import run_dialogues
-from scope_lite.method.members import PanelMember
 from scope_lite.method.nano import Library, choice_sets, draw_prompts, nano_episodes, seat_simulator
+from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.partner import draw_tasks
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.train import train

@@ -12,8 +12,8 @@ from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.users import BeliefUsers
 from scope_lite.experiments import nano_models as nano
 from scope_lite.method.config import method_config
-from scope_lite.method.members import PanelMember, read_panel
 from scope_lite.method.nano import NanoScene
+from scope_lite.method.panel_file import PanelMember, read_panel
 from scope_lite.method.train import train
 from scope_lite.models.rng import RowKeys
 from scope_lite.store import load_metrics

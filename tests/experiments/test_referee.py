@@ -15,7 +15,7 @@ from scope_lite.experiments.contrasts import COMMON, contrast_table, in_points, 
 from scope_lite.experiments.epsilon import MEASURED, epsilon_by_sampling
 from scope_lite.measure.samples import cross_validated_mode_share, mode_share
 from scope_lite.measure.stats import Interval, t_interval
-from scope_lite.method.members import read_panel
+from scope_lite.method.panel_file import read_panel
 from scope_lite.method.sampling import VerbalizedModel
 from scope_lite.store.errors import ScopeError
 

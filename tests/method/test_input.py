@@ -26,7 +26,7 @@ from scope_lite.method.config import (
     method_config,
     parse_config,
 )
-from scope_lite.method.members import read_panel, read_text_panel
+from scope_lite.method.panel_file import read_panel, read_text_panel
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import name_fault, place_fault

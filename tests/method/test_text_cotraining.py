@@ -14,7 +14,7 @@ from scope_lite.method.config import RunConfig
 from scope_lite.method.cotraining import LearningPartner
 from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.learner import Learner
-from scope_lite.method.members import TextMember
+from scope_lite.method.panel_file import TextMember
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene
 from scope_lite.method.train import train

@@ -6,7 +6,7 @@ import pytest
 
 from scope_lite.envs.nano import get_world
 from scope_lite.method.config import METHODS, load_config, method_config
-from scope_lite.method.members import read_panel
+from scope_lite.method.panel_file import read_panel
 from scope_lite.method.train import train
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import HOME

@@ -17,8 +17,8 @@ the other side by more than it), and what is reported is the share of worlds, wi
 interval; the verdict there is "holds" if that interval lies above one half, "fails" if below.
 """
 
-from scope_lite.experiments.claims.statements import CLAIMS, ENSEMBLE, LACKED, RELATED, SETTINGS, Claim, Contrast
-from scope_lite.experiments.claims.text import fill_page, sentences
+from scope_lite.experiments.claims.data import CLAIMS, ENSEMBLE, LACKED, RELATED, SETTINGS, Claim, Contrast
+from scope_lite.experiments.claims.sentences import fill_page, sentences
 from scope_lite.experiments.claims.verdicts import COLUMNS, evaluate, overall, read_claims, verdict, write_claims
 
 __all__ = [

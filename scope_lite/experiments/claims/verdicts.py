@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from scope_lite.experiments.claims.statements import (
+from scope_lite.experiments.claims.data import (
     CLAIMS,
     ENSEMBLE,
     LACKED,
@@ -36,7 +36,7 @@ COLUMNS = [
 
 
 def verdict(interval: Interval, rule: Rule) -> str:
-    """holds, fails, no difference or undecided, by the rules in this module's docstring."""
+    """holds, fails, no difference or undecided, by the rules in the package's docstring."""
     low, high = interval.low, interval.high
     if np.isnan(low):
         return "undecided"
@@ -60,7 +60,7 @@ def holds_once(values: pd.Series, rule: Rule) -> pd.Series:
 
 
 def with_member_groups(summaries: pd.DataFrame) -> pd.DataFrame:
-    """Add the means over sets of panel members that are the same for every variant (names as in this module)."""
+    """Add the means over sets of panel members that are the same for every variant (names as in claims.yaml)."""
     simulators = [m for m in members_of(summaries) if m not in USERS]
     lacked = [m for m in simulators if m.startswith("sim-") and m not in ENSEMBLE]
     sets = {

@@ -28,7 +28,7 @@ from scope_lite.experiments.nano_models.teach import (
     save_model,
     user_kl,
 )
-from scope_lite.method.members import PanelMember, read_panel, write_panel
+from scope_lite.method.panel_file import PanelMember, read_panel, write_panel
 from scope_lite.models.hf import load_base
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import NANO_MODELS, model_folder

@@ -7,7 +7,7 @@ import numpy as np
 from scope_lite.envs.nano import World
 from scope_lite.envs.nano.spec import USER
 from scope_lite.experiments.nano_models.teach import DEFAULT_FAMILY
-from scope_lite.method.members import COLLAPSED_SHARPNESS, PanelMember
+from scope_lite.method.panel_file import COLLAPSED_SHARPNESS, PanelMember
 
 
 def panel_members(world: World) -> list[PanelMember]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from scope_lite.experiments.claims.statements import CLAIMS
+from scope_lite.experiments.claims.data import CLAIMS
 from scope_lite.experiments.claims.verdicts import overall
 from scope_lite.store.errors import ScopeError
 
