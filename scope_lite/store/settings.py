@@ -51,7 +51,10 @@ class Settings(BaseModel):
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         wanted = cls.model_fields[info.field_name or ""].annotation
         given = value if isinstance(value, list | tuple) else [value]
-        if bool not in (wanted, *get_args(wanted)) and any(isinstance(one, bool) for one in given):
+        if bool in (wanted, *get_args(wanted)):
+            if not isinstance(value, bool | None):
+                raise ValueError("write true or false")
+        elif any(isinstance(one, bool) for one in given):
             raise ValueError("true and false (yes, no, on, off) are no text and no number")
         return value
 
