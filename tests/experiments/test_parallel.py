@@ -39,6 +39,8 @@ def fake_train(fake: FakeConfig, root: Path, fresh: bool) -> None:
     with (root / "trained.txt").open("a", encoding="utf-8") as file:
         file.write(f"{fake.seed} {os.getpid()} {torch.get_num_threads()}\n")
     with runs.RunFolder(root, {}, fake.run_name(), fake.fingerprint(), fresh) as run:
+        if run.finished:  # in a pool that broke before it could tell: as in the real training, nothing is left to do
+            return
         for step in range(1, fake.steps + 1):
             run.log({"step": step, "reward": 0.0}, {})
             run.progress(step, fake.steps)
