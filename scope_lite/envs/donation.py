@@ -25,10 +25,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import DATA
+from scope_lite.store.plain_yaml import read_yaml
 
 PAYMENT = 2.0
 """Dollars that a participant is paid for the dialogue: the most that can be given."""
@@ -133,85 +135,19 @@ def _amounts(clause: str, payment: float, named: float) -> list[_Amount]:
 
 # -- clauses ----------------------------------------------------------------------------------------------------------
 
-_I = (
-    r"(?:i'll|ill|i will|i would|i'd|i can|i could|i'm|im|i am|i may|i might|i think|i guess|let's|lets|"
-    r"we (?:can|could|will|should))"
-)
-_SPLIT = re.compile(
-    r"(?<=[?!;])\s*|(?<=[.,])\s+|\s+-+\s+|\s+(?=(?:but|however|because|since|instead|although|though)\b)"
-    r"|(?<!\bfair)(?<!\bok)(?<!okay)(?<!right)(?<!\bgood)(?<!\bfine)(?<!enough)(?<!\babout)(?<!\bwhat)\s+"
-    r"(?=if\b(?! i (?:had|were|was|could)))"
-    rf"|(?<!\bthink)(?<!\bthat)(?<!\bknow)(?<!\bif)(?<!\bamount)(?<!\bway)(?<!\bwhat)\s+(?={_I}\b)"
-)
-_GIFT = r"(?:donat\w*|giv(?:e|ing)|contribut\w+)"
-_GIVE = (
-    rf"(?:{_GIFT}|pledge|spare|part with|(?:chip|pitch) in|offer|go with|mak(?:e|ing) (?:it|that)|put|match|"
-    r"commit|send|split|accept|agree\w*|afford|do|pay|compromise|say|add)"
-)
-_NO = r"(?:\w+n't|not|cannot|cant|dont|wont|never|no|unable|refuse|decline)"
-# What a clause may say. A rule's name is what is true where its pattern is found.
-_RULES = {
-    "offer": rf"\b(?:{_I}|willing|happy to|glad to|lik(?:e|ing) to|love to|want to|going to|gonna|how about|what about|"
-    r"how's|hows|it(?:'ll| will)|have to be|my (?=\$?[\d.])|plan|choose|decid\w+|would|can i|could i|can have|maybe|"
-    rf"what if i)\b|^(?:so )?(?:just )?{_GIVE}\b",
-    "giving": rf"\b{_GIVE}\b",
-    "gift": rf"\b{_GIFT}\b",
-    "mine": r"\b(?:i|i'\w+|ill|im|id|me|my|we|our|us|let's|lets|how about|what about|hows|how's)\b",
-    "others": r"\b(?:they|them|people|person|every(?:one|body)|you|your|their|majority|most|charit\w+|she|he|"
-    r"organi[sz]ations?|ceos?|government)\b",
-    "past": r"\b(?:(?:have|had|'ve|just|already|last \w+|always|usually) (?:\w+ )?(?:donated|given|sent|gave|made)|"
-    r"(?<!if )i (?:once )?(?:gave|donated)|person .*donated|i did|i sent|used to|ago|last (?:week|month|year|time)|"
-    r"in the past|usually|normally|before that|asked me|i once|when i was)\b",
-    "asking": r"\b(?:how (?:much|many|far|does|do|would|will|is)|what(?:'s)? (?:percent\w*|will|would|does|do|can|is|"
-    r"part|are)|where|what(?:'s)? portion|do you know|really matter|you (?:want|said|expect)|"
-    r"you(?:'re| are) asking)\b|^(?:and |so |but |well )?"
-    r"(?:do you|did|does|are you|have you|would you|will you|is (?:it|that)|you mean|why (?!not\b))\b",
-    "fine": r"\b(?:ok|okay|alright|enough|fine|fair|good|help|work for you|acceptable)\b",
-    "supposed": r"^(?:and )?(?:if|(?:let's )?say (?:i|we)\b|suppose)\b|\bif i (?:had|were|weren't|was|could)\b",
-    "elsewhere": r"\b(?:spen[dt]|costs?|earn(?:ed|ing)?|mak(?:e|es|ing) (?!it|that)|paying me|pays|worth|bills?|bank|"
-    r"account|surviv\w+|keep\w*|what you|tithing|agree with)\b",
-    "funds": r"\b(?:administrat\w+|overhead|of (?:the |every |each )?(?:funds|donations?|proceeds)|income|paycheck|"
-    r"goes|go to|going (?:directly )?to(?: the| those| help|ward)|towards their)\b",
-    "too high": r"\b(?:too (?:much|high)|(?:little|bit) (?:high|much|steep)|a lot|small amount)\b",
-    "negation": rf"\b(?:{_NO}|neither|nor)\b",
-    "coin": r"\b(?:a|one|1|any|single|even a) (?:single )?(?:cent|penny|dollar|dime|nickel)\b",
-    "cap": r"\b(?:more|higher|over|above) (?:than)?\b|\bexceed\b",
-    "of more": r"\b(?:donated|donations|more|anymore|much|that|higher|else|often|always|enough|how|half|all|until|"
-    r"without|before|regularly|less|entire|whole|full|everything)\b",
-    "refused": rf"\b(?:{_GIFT}|spare|afford(?: it| that| to (?:give|donate)| any\w*|$)|part with|money to|from me)\b",
-    "refused amount": rf"^not (?:even|an?|one)\b|\b{_NO} (?:(?:going|willing|able|want|wish|like|planning|ready|to|be|"
-    rf"even|really|just|think|i|i'd|i'll|will|would|can|way|have|afford) )*(?:{_GIFT}|spare|part with)\b",
-    "keep": r"(?:\b(?:rather|like to|going to|want to|prefer to|have to|need to|will|thinking of|i'll|i'm|i am|"
-    r"choose to) (?:just )?keep(?:ing)?|^keeping) (?:all|it|this|that|the(?! (?:other|rest|remain))|my|what|everything|"
-    r"full|\$\d+)(?! in mind| donation)\b",
-    "nothing": r"\b(?:donat\w+|giv\w+|contribut\w+|be|amount is|choose|say|do) (?:\w+ )?(?:nothing|none|"
-    r"zero(?! dollars?))\b|^(?:nothing|zero)(?: from me)?$|\bi(?:'ll| will)? pass\b|\bnot interested\b",
-}
-_SAYS = {name: re.compile(pattern) for name, pattern in _RULES.items()}
-_HARMLESS = re.compile(
-    r"^nope |^no (?!donation|money|way)|\b(?:(?:do not|don't|would not|wouldn't|won't|not) (?:mind|hesitate|regret)|"
-    r"no (?:problem|question|doubt|idea)|why not|not (?:much|sure|only|bad|a lot)|(?:don't|do not|not) know|"
-    r"not (?:necessary|because|that i don't)|no need)\b"
-)
-# A number alone, "#", is money after a verb of giving or at the beginning, and only if nothing is counted by it.
-_BARE = re.compile(
-    rf"(?:.*\b{_GIVE}(?: (?:about|maybe|around|just|at least|only|up to|like|it|to|the|you|at|for|is))*"
-    r"|(?:(?:yes|ok|okay|sure|nope|no|maybe|like|around|about|just|how about|hows|then|and|so) ?)*)\s*"
-    r"#(?: (?:is|would be|be|sounds|then|it is|please|for|to|today|if|now|from|and)\b.*| ?\?)?"
-)
-# What is written in several ways, in order: pattern, and the one way.
-_REWRITTEN = (
-    ("[’`]", "'"), ("[–−]", "-"), ("—", " - "), ("⁄", "/"), ("¢", " cents"),
-    (r"(?<![\d.$])(\d[\d,]*(?:\.\d+)?|\.\d+) ?\$(?!\d)", r"$\1"),
-    (r"\$\s*\.\s*(?=\d)", "$."), (r"\$\s*(?=\.?\d)", "$"), (r"\$(?=\d+ ?c?ents?\b)", ""),
-    (r"(?<=\d),(?=\d\d?(?!\d))", "."),
-    (r"\b(?:50[/-]50|fifty[ -]fifty)\b", "half"), (r"\busd ?(?=\d)", "$"),
-    (r"\b(one|two|dollar|buck)-(?=[a-z])", r"\1 "),
-    (r"\b(dollars?|bucks?), (?=[a-z\d -]+ cents\b)", r"\1 "),
-    (r"save[- ]the[- ]child\w*", "the charity"),
-    (r"\bmy (?:wife|husband|partner|friends?|brother|sister|son|daughter|parents|family|church|boss)\b", "they"),
-    (r"\b(?:to|for) (?:the|this|your|a|that) (?:charity|organi[sz]ation|cause|children|kids)\b", ""),
-)  # fmt: skip
+_DATA = read_yaml(Path(__file__).with_suffix(".yaml"))
+
+
+def _regex(items: Sequence[str | list[str]]) -> re.Pattern[str]:
+    """Any of the items of a rule: expressions, and lists of whole words and phrases."""
+    text = "|".join(item if isinstance(item, str) else rf"\b(?:{'|'.join(item)})\b" for item in items)
+    for name, part in reversed(_DATA["parts"].items()):  # "give" holds "@gift"
+        text = text.replace(f"@{name}", part)
+    return re.compile(text)
+
+
+_CUT = _regex(_DATA["cuts"])
+_SAYS = {name: _regex(items) for name, items in _DATA["rules"].items()}
 
 
 def _says(clause: str, *rules: str) -> bool:
@@ -221,9 +157,9 @@ def _says(clause: str, *rules: str) -> bool:
 def _clauses(text: str) -> Iterator[str]:
     """The text in lower case, cut where a statement may start; money is written one way."""
     plain = unicodedata.normalize("NFKC", re.sub("([¼-¾⅐-⅞])", r" \1", text)).lower()
-    for pattern, way in _REWRITTEN:
+    for pattern, way in _DATA["rewritten"]:
         plain = re.sub(pattern, way, plain)
-    yield from (part for piece in _SPLIT.split(plain) if (part := piece.strip(' .,;-!()"')))
+    yield from (part for piece in _CUT.split(plain) if (part := piece.strip(' .,;-!()"')))
 
 
 def _own_amount(clause: str, amounts: list[_Amount]) -> _Amount:
@@ -231,9 +167,9 @@ def _own_amount(clause: str, amounts: list[_Amount]) -> _Amount:
     kind = next(kind for kind in ("money", "share", "bare") if any(a.kind == kind for a in amounts))
     same = [amount for amount in amounts if amount.kind == kind]
     between = clause[same[0].start : same[-1].start]
-    if re.search(r"\b(?:lower|raise|change|increase|reduce)\b.*\bto\b", clause):
+    if _says(clause, "changed"):
         return same[-1]
-    if re.search(r"\b(?:or|between|maximum|to)\b|-", between):
+    if _says(between, "alternatives"):
         return min(same, key=lambda amount: amount.dollars)
     verbs = [match.end() for match in _SAYS["giving"].finditer(clause)]
     after = [a for verb in reversed(verbs) for a in same if a.start >= verb]
@@ -247,7 +183,7 @@ def _is_offer(clause: str, amount: _Amount) -> bool:
     if asking or elsewhere or _says(clause, "supposed", "too high", "funds", "past"):
         return False
     marked = clause[: amount.start] + re.sub(r"^\d+", "#", clause[amount.start :])
-    if amount.kind == "bare" and not _BARE.fullmatch(marked):
+    if amount.kind == "bare" and not _SAYS["bare"].fullmatch(marked):
         return False
     short, mine = len(re.findall(r"[a-z']+", clause)) <= 7, _says(clause, "mine")
     return (
@@ -276,7 +212,7 @@ def _statement(clause: str, amounts: list[_Amount], payment: float, before: floa
     gift = _SAYS["gift"].search(clause, kept.end()) if kept else None
     if kept and not (gift and any(amount.start > gift.start() for amount in amounts)):
         return max(0.0, payment - min([a.dollars for a in amounts if a.kind != "bare"], default=payment))
-    if _says(_HARMLESS.sub("", clause), "negation") and not (amounts and _says(clause, "cap")):
+    if _says(_SAYS["harmless"].sub("", clause), "negation") and not (amounts and _says(clause, "cap")):
         return 0.0 if _refuses(clause, amounts, before) else None
     if not amounts:
         return None
@@ -336,9 +272,8 @@ def read_table(path: Path = UTTERANCES) -> pd.DataFrame:
     """
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values={"label": [""]}, dtype={"utterance": str})
-        read = pd.Series([read_donation(text) for text in table["utterance"]], index=table.index, dtype=float)
-        right = (read - table["label"]).abs().lt(0.005) | (read.isna() & table["label"].isna())
-        return table.assign(read=read, right=right)
+        read = table["utterance"].map(read_donation).astype(float)
+        return table.assign(read=read, right=np.isclose(read, table["label"], rtol=0, atol=0.005, equal_nan=True))
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise ScopeError(f"could not read the labelled utterances {path}: {error}") from error
 

@@ -37,6 +37,8 @@ ROLES = ("persuader", "persuadee")  # upstream's 0 and 1
 _ANNOTATED, _ANNOTATED_PEOPLE, _ALL, _PEOPLE = FILES
 _BIG_FIVE = {"extrovert": "outgoing", "agreeable": "agreeable", "conscientious": "conscientious",
              "neurotic": "easily worried", "open": "open to new experiences"}  # fmt: skip
+_BACKGROUND = {"sex": "Sex", "edu": "Education", "marital": "Family", "employment": "Work", "religion": "Religion",
+               "ideology": "Politics"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,13 @@ class Person:
         """
         a = self.answers
         age = a.get("age")
-        lines = [("Age", f"{age:.0f}" if isinstance(age, float) and age >= 18 else "")]
-        names = {"sex": "Sex", "edu": "Education", "marital": "Family", "employment": "Work", "religion": "Religion",
-                 "ideology": "Politics"}  # fmt: skip
-        lines += [(label, str(a.get(name, ""))) for name, label in names.items()]
-        scores = {word: a[name] for name, word in _BIG_FIVE.items() if name in a}
-        traits = [word for word, score in scores.items() if float(score) >= 4]
-        traits += [f"not {word}" for word, score in scores.items() if float(score) <= 2]
-        lines.append(("Character", ", ".join(traits)))
-        return "\n".join(f"{label}: {text}" for label, text in lines if text)
+        lines = {"Age": f"{age:.0f}" if isinstance(age, float) and age >= 18 else ""}
+        lines |= {label: str(a.get(name, "")) for name, label in _BACKGROUND.items()}
+        scores = {word: float(a[name]) for name, word in _BIG_FIVE.items() if name in a}
+        traits = [word for word, score in scores.items() if score >= 4]
+        traits += [f"not {word}" for word, score in scores.items() if score <= 2]
+        lines["Character"] = ", ".join(traits)
+        return "\n".join(f"{label}: {text}" for label, text in lines.items() if text)
 
 
 @dataclass(frozen=True)
@@ -94,22 +94,23 @@ class Dialogue:
     persuadee: Person
 
 
+_REMEDY = f"set {FOLDER_VARIABLE} to a folder with {', '.join(Path(name).name for name in FILES)}"
+
+
 def raw_folder(path: Path | None = None, download: bool = True) -> Path:
     """The folder of the raw files: ``path``, else that of ``SCOPE_LITE_P4G``, else the download, fetched at need.
 
     Raises:
         ScopeError: a file is missing in a given folder, or nothing is given and the download is off or fails.
     """
-    given = path or path_in(FOLDER_VARIABLE)
-    if given is not None:
+    if (given := path or path_in(FOLDER_VARIABLE)) is not None:
         for name in FILES:
             _find(given, name)
         return given
     import pooch  # only who downloads pays for its import
 
-    files = pooch.create(
-        pooch.os_cache("scope_lite") / "p4g", UPSTREAM, registry={n: f"sha256:{h}" for n, h in FILES.items()}
-    )
+    pinned = {name: f"sha256:{digest}" for name, digest in FILES.items()}
+    files = pooch.create(pooch.os_cache("scope_lite") / "p4g", UPSTREAM, registry=pinned)
     if not download and not all((files.abspath / name).is_file() for name in FILES):
         raise ScopeError(f"no Persuasion for Good data here: {_REMEDY}")
     try:
@@ -120,74 +121,54 @@ def raw_folder(path: Path | None = None, download: bool = True) -> Path:
     return files.abspath
 
 
-_REMEDY = f"set {FOLDER_VARIABLE} to a folder with {', '.join(Path(name).name for name in FILES)}"
-
-
-def load_dialogues(path: Path | None = None, annotated: bool = False, download: bool = True) -> tuple[Dialogue, ...]:
+def load_dialogues(path: Path | None = None, annotated: bool = False) -> tuple[Dialogue, ...]:
     """Load the dialogues, in upstream's order.
 
     Args:
         path: the folder of the raw files, as upstream's ``data/`` or flat; default see :func:`raw_folder`.
         annotated: the 300 dialogues with acts and pledges instead of all 1,017.
-        download: whether to download when no folder is named.
 
     Raises:
         ScopeError: files absent, or not in upstream's format.
     """
-    folder = raw_folder(path, download)
-    lines = _read(folder, _ANNOTATED if annotated else _ALL, ("B2", "B4", "Turn", "Unit"))
-    people = _people(folder, annotated)
-    dialogues = []
-    for name, turns in _turns_by_dialogue(lines).items():
-        try:
-            persons = (people[name, 0], people[name, 1])
-        except KeyError as error:
-            raise ScopeError(f"the files in {folder} do not belong together: no participant {error}") from error
-        dialogues.append(Dialogue(name, tuple(turns), *persons))
+    folder = raw_folder(path)
+    # By turn number, not by neighbouring rows: in five annotated dialogues the rows of a turn are torn apart.
+    said: dict[str, dict[tuple[int, int], list[tuple[str, str]]]] = {}
+    for row in _read(folder, _ANNOTATED if annotated else _ALL, "B2", "B4", "Turn", "Unit").itertuples():
+        act = str((row.er_label_1, row.ee_label_1)[row.B4] if annotated else "")
+        place = int(row.Turn), int(row.B4)
+        said.setdefault(str(row.B2), {}).setdefault(place, []).append((str(row.Unit).strip(), act))
+    people, dialogues = _people(folder, annotated), []
+    for name, places in said.items():
+        turns = tuple(
+            Turn(ROLES[role], tuple(text for text, _ in own), tuple(act for _, act in own) if annotated else ())
+            for (_, role), own in sorted(places.items())
+        )
+        if not {(name, 0), (name, 1)} <= set(people):
+            raise ScopeError(f"the files in {folder} do not belong together: no participants of {name}")
+        dialogues.append(Dialogue(name, turns, people[name, 0], people[name, 1]))
     return tuple(dialogues)
 
 
-def load_unannotated(path: Path | None = None, download: bool = True) -> tuple[Dialogue, ...]:
-    """The 717 dialogues without acts, arguments as in :func:`load_dialogues`.
+def load_unannotated(path: Path | None = None) -> tuple[Dialogue, ...]:
+    """The 717 dialogues without acts, from the folder as in :func:`load_dialogues`.
 
     What a model may learn from: at the other 300 it is asked, and their people are what it is held against.
     """
-    yardstick = {dialogue.name for dialogue in load_dialogues(path, annotated=True, download=download)}
-    return tuple(d for d in load_dialogues(path, download=download) if d.name not in yardstick)
-
-
-def _turns_by_dialogue(lines: pd.DataFrame) -> dict[str, list[Turn]]:
-    # By turn number, not by neighbouring rows: in five annotated dialogues the rows of a turn are torn apart.
-    turns: dict[str, dict[tuple[int, int], list[tuple[str, str]]]] = {}
-    annotated = "er_label_1" in lines
-    acts = lines[["er_label_1", "ee_label_1"]].to_numpy().tolist() if annotated else [("", "")] * len(lines)
-    columns = (lines[name].tolist() for name in ("B2", "Turn", "B4", "Unit"))
-    for name, turn, role, text, act in zip(*columns, acts, strict=True):
-        own = turns.setdefault(str(name), {}).setdefault((int(turn), int(role)), [])
-        own.append((str(text).strip(), str(act[int(role)])))
-    return {
-        name: [
-            Turn(ROLES[role], tuple(text for text, _ in said), tuple(act for _, act in said) if annotated else ())
-            for (_, role), said in sorted(parts.items())
-        ]
-        for name, parts in turns.items()
-    }
+    yardstick = {dialogue.name for dialogue in load_dialogues(path, annotated=True)}
+    return tuple(d for d in load_dialogues(path) if d.name not in yardstick)
 
 
 def _people(folder: Path, annotated: bool) -> dict[tuple[str, int], Person]:
-    answers = _read(folder, _PEOPLE, ("B2", "B3", "B4", "B6"))
-    pledges = {}
-    if annotated:
-        told = _read(folder, _ANNOTATED_PEOPLE, ("B2", "B4", "B5"))
-        pledges = {
-            (str(row.B2), int(row.B4)): float(row.B5) for row in told.itertuples() if row.B5 != "" and int(row.B4) == 1
-        }
-    traits = [column for column in answers if column.endswith(".x")]
+    """Everybody, by dialogue and role."""
+    told = _read(folder, _ANNOTATED_PEOPLE, "B2", "B4", "B5") if annotated else pd.DataFrame(columns=["B2", "B4", "B5"])
+    pledges = {str(row.B2): float(row.B5) for row in told.itertuples() if row.B5 != "" and row.B4 == 1}
     people = {}
-    for row in answers.to_dict("records"):
-        key = (str(row["B2"]), int(row["B4"]))
-        own = {column.removesuffix(".x"): _value(row[column]) for column in traits if row[column] != ""}
-        people[key] = Person(str(row["B3"]), float(row["B6"]), pledges.get(key), own)
+    for row in _read(folder, _PEOPLE, "B2", "B3", "B4", "B6").to_dict("records"):
+        name, role = str(row["B2"]), int(row["B4"])
+        answers = {c.removesuffix(".x"): _value(v) for c, v in row.items() if str(c).endswith(".x") and v != ""}
+        pledge = pledges.get(name) if role == 1 else None
+        people[name, role] = Person(str(row["B3"]), float(row["B6"]), pledge, answers)
     return people
 
 
@@ -205,12 +186,11 @@ def _find(folder: Path, name: str) -> Path:
     raise ScopeError(f"{folder} holds no {Path(name).name}: {_REMEDY}")
 
 
-def _read(folder: Path, name: str, columns: Sequence[str]) -> pd.DataFrame:
+def _read(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     """One raw table; empty cells are "" and a person who writes "None" or "NA" is taken at their word."""
     path = _find(folder, name)
     try:
-        read = pd.read_excel if path.suffix == ".xlsx" else pd.read_csv
-        table = read(path, keep_default_na=False)
+        table = (pd.read_excel if path.suffix == ".xlsx" else pd.read_csv)(path, keep_default_na=False)
     except (OSError, ValueError, KeyError) as error:
         raise ScopeError(f"could not read {path}: {str(error).splitlines()[0]}") from error
     if missing := [column for column in columns if column not in table]:
@@ -229,19 +209,12 @@ def act_pairs(dialogues: Sequence[Dialogue], role: str = "persuadee") -> pd.Data
     No text, no names.
     """
     rows = [
-        {
-            "dialogue": number,
-            "turn": turn,
-            "after": asked.acts[-1],
-            "act": answered.acts[0],
-            "stated": read_donation(answered.text),
-        }
+        (number, turn, asked.acts[-1], answered.acts[0], read_donation(answered.text))
         for number, dialogue in enumerate(dialogues)
         for turn, (asked, answered) in enumerate(exchanges(dialogue, role))
         if asked.acts and answered.acts
     ]
-    columns = ["dialogue", "turn", "after", "act", "stated"]
-    return pd.DataFrame(rows, columns=columns).astype({"stated": float})
+    return pd.DataFrame(rows, columns=["dialogue", "turn", "after", "act", "stated"]).astype({"stated": float})
 
 
 def exchanges(dialogue: Dialogue, role: str = "persuadee") -> list[tuple[Turn, Turn]]:
@@ -252,8 +225,8 @@ def exchanges(dialogue: Dialogue, role: str = "persuadee") -> list[tuple[Turn, T
 
 def donations(dialogues: Sequence[Dialogue]) -> pd.DataFrame:
     """How many persuadees gave how much. Columns: donation (dollars, as recorded), persuadees (count)."""
-    counts = pd.Series([d.persuadee.donation for d in dialogues]).value_counts().sort_index()
-    return pd.DataFrame({"donation": counts.index.to_numpy(dtype=float), "persuadees": counts.to_numpy()})
+    donation = pd.Series([d.persuadee.donation for d in dialogues], name="donation", dtype=float)
+    return donation.value_counts().sort_index().rename("persuadees").reset_index()
 
 
 def write_table(table: pd.DataFrame, name: str, folder: Path = TABLES) -> Path:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -35,42 +35,14 @@ from scope_lite.envs.p4g import (
     write_table,
 )
 from scope_lite.store.errors import ScopeError
+from scope_lite.store.plain_yaml import read_yaml
 
 FEATURES = 4000
 PENALTY = 5.0
 """Inverse strength C of the squared penalty; 2, 5 and 10 were tried, 5 had the best accuracy."""
 FOLDS = 5
 
-ACT_GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
-    "persuadee": {
-        "gives": ("agree-donation", "provide-donation-amount", "confirm-donation"),
-        "refuses": ("disagree-donation", "disagree-donation-more", "negative-reaction-to-donation"),
-        "reacts": ("positive-reaction-to-donation", "neutral-reaction-to-donation", "acknowledgement"),
-        "asks": (
-            "ask-org-info", "ask-donation-procedure", "ask-persuader-donation-intention", "task-related-inquiry",
-            "personal-related-inquiry",
-        ),
-        "answers": ("positive-to-inquiry", "negative-to-inquiry", "neutral-to-inquiry"),
-        "is polite": ("greeting", "closing", "thank", "you-are-welcome"),
-        "other": ("other", "off-task"),
-    },
-    "persuader": {
-        "appeals": (
-            "logical-appeal", "emotion-appeal", "credibility-appeal", "foot-in-the-door", "self-modeling",
-            "personal-story", "donation-information",
-        ),
-        "inquires": ("source-related-inquiry", "task-related-inquiry", "personal-related-inquiry"),
-        "asks to donate": (
-            "proposition-of-donation", "ask-donation-amount", "ask-donate-more", "ask-not-donate-reason",
-            "confirm-donation",
-        ),
-        "answers": ("positive-to-inquiry", "negative-to-inquiry", "neutral-to-inquiry"),
-        "is polite": (
-            "greeting", "closing", "thank", "you-are-welcome", "praise-user", "acknowledgement", "comment-partner",
-        ),
-        "other": ("other", "off-task"),
-    },
-}  # fmt: skip
+ACT_GROUPS: dict[str, dict[str, list[str]]] = read_yaml(Path(__file__).with_suffix(".yaml"))
 """The 23 acts of a persuadee and the 27 of a persuader in upstream's scheme, in groups (ours), which the classifiers
 tell apart more surely."""
 GROUP_OF = {role: {act: group for group, acts in groups.items() for act in acts} for role, groups in ACT_GROUPS.items()}
@@ -92,39 +64,35 @@ def features(example: Example) -> list[str]:
     return own + ends + [f"heard:{word}" for word in dict.fromkeys(heard)]
 
 
-@dataclass(frozen=True)
 class ActClassifier:
-    """The learned weights; the same whether just trained or loaded."""
+    """A pipeline of scikit-learn, TF-IDF and logistic regression; the same whether just trained or loaded."""
 
-    acts: tuple[str, ...]
-    vocabulary: tuple[str, ...]
-    idf: Float[np.ndarray, " features"]
-    weights: Float[np.ndarray, "acts features"]
-    bias: Float[np.ndarray, " acts"]
+    def __init__(self, **options: Any):
+        """Not fitted yet; ``options`` are those of the vectorizer."""
+        self.vectorizer = TfidfVectorizer(analyzer=features, sublinear_tf=True, **options)
+        self.regression = LogisticRegression(C=PENALTY, max_iter=500)
+
+    @property
+    def acts(self) -> tuple[str, ...]:
+        return tuple(self.regression.classes_.tolist())
 
     def probabilities(self, examples: Sequence[Example]) -> Float[np.ndarray, "examples acts"]:
         """Probability of each act, in the order of ``acts``; rows sum to 1."""
-        vectorizer = _vectorizer(vocabulary=self.vocabulary)
-        vectorizer.idf_ = self.idf
-        logits = vectorizer.transform(examples) @ self.weights.T + self.bias
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return shares / shares.sum(axis=1, keepdims=True)
+        return self.regression.predict_proba(self.vectorizer.transform(examples))
 
     def read(self, examples: Sequence[Example]) -> list[str]:
         """The most probable act of each example; none for none."""
-        if not examples:
-            return []
-        return [self.acts[i] for i in self.probabilities(examples).argmax(axis=1)]
+        return [self.acts[i] for i in self.probabilities(examples).argmax(axis=1)] if examples else []
 
     def save(self, path: Path) -> None:
         """Write the arrays, the weights in half precision, which changes no reading of the annotated sentences."""
         np.savez_compressed(
             path,
             acts=np.array(self.acts),
-            vocabulary=np.array(self.vocabulary),
-            idf=self.idf.astype(np.float32),
-            weights=self.weights.astype(np.float16),
-            bias=self.bias.astype(np.float32),
+            vocabulary=self.vectorizer.get_feature_names_out().astype(str),
+            idf=self.vectorizer.idf_.astype(np.float32),
+            weights=self.regression.coef_.astype(np.float16),
+            bias=self.regression.intercept_.astype(np.float32),
         )
 
 
@@ -141,11 +109,14 @@ def load_classifier(role: str = "persuadee", folder: Path = TABLES) -> ActClassi
     path = weights_path(role, folder)
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            acts, vocabulary = (tuple(arrays[name].tolist()) for name in ("acts", "vocabulary"))
-            idf, weights, bias = (arrays[name].astype(float) for name in ("idf", "weights", "bias"))
+            classifier = ActClassifier(vocabulary=arrays["vocabulary"].tolist())
+            classifier.vectorizer.idf_ = arrays["idf"].astype(float)
+            regression = classifier.regression
+            regression.classes_ = arrays["acts"]
+            regression.coef_, regression.intercept_ = arrays["weights"].astype(float), arrays["bias"].astype(float)
     except (OSError, ValueError, KeyError) as error:
         raise ScopeError(f"could not read the act classifier {path}: {error}") from error
-    return ActClassifier(acts, vocabulary, idf, weights, bias)
+    return classifier
 
 
 def sentences(dialogues: Sequence[Dialogue], role: str = "persuadee") -> pd.DataFrame:
@@ -163,11 +134,9 @@ def sentences(dialogues: Sequence[Dialogue], role: str = "persuadee") -> pd.Data
 
 def train(table: pd.DataFrame) -> ActClassifier:
     """Fit on sentences (columns said, heard, act); seconds, and the same weights every time."""
-    vectorizer = _vectorizer(max_features=FEATURES, min_df=2)
-    inputs = vectorizer.fit_transform(_examples(table))
-    model = LogisticRegression(C=PENALTY, max_iter=500).fit(inputs, table["act"])
-    names = tuple(vectorizer.get_feature_names_out().tolist())
-    return ActClassifier(tuple(model.classes_.tolist()), names, vectorizer.idf_, model.coef_, model.intercept_)
+    classifier = ActClassifier(max_features=FEATURES, min_df=2)
+    classifier.regression.fit(classifier.vectorizer.fit_transform(_examples(table)), table["act"])
+    return classifier
 
 
 def cross_read(table: pd.DataFrame, folds: int = FOLDS) -> pd.Series:
@@ -217,10 +186,6 @@ def build_tables(raw: Path | None = None, folder: Path = TABLES) -> None:
         write_table(act_pairs(annotated, role).assign(read=opening), table_of("act_pairs", role), folder)
         write_table(confused, table_of("act_confusion", role), folder)
         train(table).save(weights_path(role, folder))
-
-
-def _vectorizer(**options: object) -> TfidfVectorizer:
-    return TfidfVectorizer(analyzer=features, sublinear_tf=True, **options)
 
 
 def _examples(table: pd.DataFrame) -> list[Example]:

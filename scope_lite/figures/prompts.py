@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from scope_lite.envs import prompts
 from scope_lite.envs.cooperbench.episode import AGENT
-from scope_lite.envs.prompts import persuadee, persuader, user_simulator
+from scope_lite.envs.prompts import persuadee, persuader, scripted_agent
 from scope_lite.figures.style import WIDTH, footnote
 
 LETTERS = 70
@@ -25,7 +25,7 @@ def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
 
     Args:
         messages: (role, text) in order; ``$name`` in a text is filled in for each dialogue.
-        where: the module that the text stands in.
+        where: the file that the text stands in.
     """
     wrapped = [
         (role, [piece for line in text.split("\n") for piece in textwrap.wrap(line, LETTERS) or [""]])
@@ -51,16 +51,15 @@ def chat_card(messages: Sequence[tuple[str, str]], where: str) -> Figure:
 
 def prompt_card(_: pd.DataFrame, which: str) -> Figure:
     """A prompt of the code by its name; ``verbalized`` is shown as it stands after the last line heard."""
-    opening = [user_simulator.AGENT_OPENING]
+    opening = scripted_agent.SUPPORT[:1]
     asked = prompts.with_verbalized_block([{"role": "user", "content": opening[0]}])[-1:]
     user = prompts.user_simulator_chat("$scenario", opening)
+    where = "scope_lite/envs/prompts.yaml"
     texts = {
-        "persuader": ([("system", persuader.SYSTEM)], "persuader.py"),
-        "persuadee": ([("system", persuadee.SYSTEM)], "persuadee.py"),
-        "verbalized": ([("user", asked[0]["content"])], "verbalized.py, after the last line heard"),
-        "user_simulator": ([(m["role"], m["content"]) for m in user], "user_simulator.py"),
+        "persuader": ([("system", persuader.SYSTEM)], where),
+        "persuadee": ([("system", persuadee.SYSTEM)], where),
+        "verbalized": ([("user", asked[0]["content"])], f"{where}, after the last line heard"),
+        "user_simulator": ([(m["role"], m["content"]) for m in user], where),
+        "cooperation": ([("system", AGENT)], "scope_lite/envs/cooperbench/episode.py"),
     }
-    if which == "cooperation":
-        return chat_card([("system", AGENT)], "scope_lite/envs/cooperbench/episode.py")
-    messages, where = texts[which]
-    return chat_card(messages, f"scope_lite/envs/prompts/{where}")
+    return chat_card(*texts[which])

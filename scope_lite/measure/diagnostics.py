@@ -58,7 +58,7 @@ VARIETY = ("entropy", "mode_share", "distinct_1", "distinct_2")
 class Script:
     """The partner's part of a dialogue, and how the simulator is prompted in it."""
 
-    lines: tuple[str, ...]
+    lines: Sequence[str]
     chat: Callable[[str, Sequence[str]], list[Message]]
     """(the user's text, what was said so far) to the chat that the simulator reads"""
     talk: re.Pattern[str]

@@ -17,7 +17,7 @@ import pandas as pd
 
 from scope_lite.envs import p4g, prompts, tau2
 from scope_lite.envs.p4g_acts import first_sentence, load_classifier
-from scope_lite.envs.prompts import persuadee, user_simulator
+from scope_lite.envs.prompts import persuadee, scripted_agent, user_simulator
 from scope_lite.measure.replies import direct_rows, verbalized_rows
 from scope_lite.models.api import ApiSampler
 from scope_lite.models.generate import TextSampler
@@ -131,7 +131,7 @@ def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int, role: str = "pe
 
 def retail_histories(scenarios: Sequence[tau2.Scenario]) -> list[History]:
     """One history a scenario: after the agent's opening line, or, every second time, after one exchange more."""
-    talk = (user_simulator.AGENT_OPENING, user_simulator.USER_OPENING, user_simulator.AGENT_FOLLOW_UP)
+    talk = (scripted_agent.SUPPORT[0], user_simulator.USER_OPENING, scripted_agent.SUPPORT[1])
     return [
         History("retail", f"task {s.task_id}", talk if i % 2 else talk[:1], scenario=s.as_text())
         for i, s in enumerate(scenarios)

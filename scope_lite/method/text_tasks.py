@@ -12,7 +12,7 @@ from scope_lite.envs.cooperbench import PairResult, PairTask, Suite, evaluate_pa
 from scope_lite.envs.cooperbench.episode import OUTCOMES, PairEpisode
 from scope_lite.envs.cooperbench.sandbox import fault
 from scope_lite.envs.p4g_episode import P4GEpisode
-from scope_lite.envs.prompts import personas, persuadee, persuadee_chat, persuader
+from scope_lite.envs.prompts import engineer, personas, persuadee, persuadee_chat, persuader, user_simulator
 from scope_lite.method.config import TextConfig
 from scope_lite.method.dialogue import CONTEXT, Episode
 from scope_lite.models.records import FAILED
@@ -56,7 +56,7 @@ class P4GTask:
 
     speaker = "participant"
     outcomes = (*p4g_episode.OUTCOMES, CONTEXT, FAILED)
-    personas = personas.PERSUADEES
+    personas = personas(persuadee)
 
     def __init__(self, config: TextConfig):
         self.config = config
@@ -75,7 +75,7 @@ class Tau2Task:
     """tau2-bench: the benchmark's tasks by split, without those on the quarantine list."""
 
     speaker = "customer"
-    personas = personas.CUSTOMERS
+    personas = personas(user_simulator)
 
     def __init__(self, domain: str, config: TextConfig):
         from scope_lite.envs.tau2.episode import MAX_TURNS, USER_STOPS
@@ -109,7 +109,7 @@ class CooperTask:
 
     speaker = "software engineer"
     outcomes = (*OUTCOMES, CONTEXT, FAILED)
-    personas = personas.ENGINEERS
+    personas = personas(engineer)
 
     def __init__(self, config: TextConfig):
         """Raises ScopeError if foreign code cannot be contained here, or there is no pytest to run the tests."""

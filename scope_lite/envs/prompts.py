@@ -1,14 +1,25 @@
-"""The texts that models read, and the two functions that put them together. All texts here are our own."""
+"""The texts that models read (``prompts.yaml``), and the chats that are put together from them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from string import Template
+from types import SimpleNamespace
 
-from scope_lite.envs.prompts import persuadee, persuader, user_simulator, verbalized
 from scope_lite.store.errors import ScopeError
+from scope_lite.store.plain_yaml import read_yaml
 
 Message = dict[str, str]
+
+_TEXTS = {part: SimpleNamespace(**texts) for part, texts in read_yaml(Path(__file__).with_suffix(".yaml")).items()}
+persuader, persuadee, user_simulator = _TEXTS["persuader"], _TEXTS["persuadee"], _TEXTS["user_simulator"]
+engineer, verbalized, scripted_agent = _TEXTS["engineer"], _TEXTS["verbalized"], _TEXTS["scripted_agent"]
+
+
+def personas(part: SimpleNamespace) -> dict[str, list[str]]:
+    """Those of one part, by split: to train with, and held out for evaluation."""
+    return {"train": part.PERSONAS, "test": part.HELD_OUT}
 
 
 def user_simulator_chat(scenario: str, turns: Sequence[str]) -> list[Message]:
@@ -24,21 +35,16 @@ def user_simulator_chat(scenario: str, turns: Sequence[str]) -> list[Message]:
     Raises:
         ScopeError: an even number of turns, so that it would not be the customer's turn.
     """
-    return _swapped_chat(Template(user_simulator.SYSTEM).substitute(scenario=scenario), turns)
+    return _chat(Template(user_simulator.SYSTEM).substitute(scenario=scenario), turns, opens=False)
 
 
 def persuadee_chat(turns: Sequence[str], persona: str = "") -> list[Message]:
-    """The chat that a model reads when it plays the person who is asked for a donation.
+    """The chat that a model reads when it plays the person who is asked for a donation, as :func:`user_simulator_chat`.
 
-    Args:
-        turns: what was said so far, persuader first, alternating, persuader last.
-        persona: who this person is, in labelled lines; none by default.
-
-    Raises:
-        ScopeError: an even number of turns.
+    ``persona`` is who this person is, in labelled lines; none by default.
     """
     about = f"\nWho you are:\n{persona}\n" if persona else ""
-    return _swapped_chat(Template(persuadee.SYSTEM).substitute(persona=about), turns)
+    return _chat(Template(persuadee.SYSTEM).substitute(persona=about), turns, opens=False)
 
 
 def persuader_chat(turns: Sequence[str]) -> list[Message]:
@@ -50,20 +56,17 @@ def persuader_chat(turns: Sequence[str]) -> list[Message]:
     Raises:
         ScopeError: an odd number of turns.
     """
-    if len(turns) % 2:
-        raise ScopeError(f"the persuader speaks after its partner: give an even number of turns, got {len(turns)}")
-    roles = ("assistant", "user")
+    return _chat(persuader.SYSTEM, turns, opens=True)
+
+
+def _chat(system: str, turns: Sequence[str], opens: bool) -> list[Message]:
+    """What one of two speakers reads; ``opens``: whether it spoke first."""
+    if (len(turns) % 2 == 0) != opens:
+        number = "even" if opens else "odd"
+        raise ScopeError(f"this speaker answers its partner: give an {number} number of turns, got {len(turns)}")
+    roles = ("assistant", "user") if opens else ("user", "assistant")
     said = [{"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)]
-    return [{"role": "system", "content": persuader.SYSTEM}, *said]
-
-
-def _swapped_chat(system: str, turns: Sequence[str]) -> list[Message]:
-    if len(turns) % 2 == 0:
-        raise ScopeError(f"a user simulator speaks after its partner: give an odd number of turns, got {len(turns)}")
-    roles = ("user", "assistant")
-    return [{"role": "system", "content": system}] + [
-        {"role": roles[i % 2], "content": turn} for i, turn in enumerate(turns)
-    ]
+    return [{"role": "system", "content": system}, *said]
 
 
 def with_verbalized_block(chat: Sequence[Message], candidates: int = 5, speaker: str = "customer") -> list[Message]:
