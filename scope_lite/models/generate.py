@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -153,45 +153,33 @@ class TextSampler(Sampler):
         constraint = None
         if config.grammar is not None:
             constraint = GrammarConstraint(compile_grammar(config.grammar, self.loaded, self.stop_ids), len(uniforms))
-        traces = [_Trace() for _ in uniforms]
-        live = list(range(len(traces)))
+        ids: list[list[int]] = [[] for _ in uniforms]
+        measured: list[list[list[float]]] = [[] for _ in uniforms]
+        live = list(range(len(ids)))
         for t in range(config.max_new_tokens):
             scores = logits.float()
             if constraint:
                 constraint.mask(scores, live)
             tokens, statistics = draw(scores, uniforms[live, t], config.temperature)
-            for row, token, measured in zip(live, tokens.tolist(), statistics.tolist(), strict=True):
-                traces[row].append(token, measured, token in self.stop_ids)
+            for row, token, numbers in zip(live, tokens.tolist(), statistics.tolist(), strict=True):
+                ids[row].append(token)
+                measured[row].append(numbers)
                 if constraint:
                     constraint.accept(row, token)
-            ended = {place for place, row in enumerate(live) if traces[row].finished}
+            ended = {place for place, row in enumerate(live) if ids[row][-1] in self.stop_ids}
             if len(ended) == len(live) or t + 1 == config.max_new_tokens:
                 break
             if ended:
                 kept = shared.drop(ended)
                 live, tokens = [live[place] for place in kept], tokens[kept]
             logits = step(self.loaded.model, tokens, shared)
-        return [trace.reply(self.text) for trace in traces]
+        return [self._drawn(*row) for row in zip(ids, measured, strict=True)]
 
-
-class _Trace:
-    """One reply while it grows."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self.statistics: list[list[float]] = []
-        self.finished = False
-
-    def append(self, token: int, statistics: list[float], is_stop: bool) -> None:
-        self.token_ids.append(token)
+    def _drawn(self, ids: list[int], measured: list[list[float]]) -> Reply:
+        finished = ids[-1] in self.stop_ids
         # Six digits are more than fp32 kernels agree on, and make a recorded reply equal to a fresh one.
-        self.statistics.append([float(f"{x:.6g}") for x in statistics])
-        self.finished = is_stop
-
-    def reply(self, text: Callable[[list[int]], str]) -> Reply:
-        spoken = self.token_ids[:-1] if self.finished else self.token_ids
-        logprobs, entropies, top_probs = (tuple(column) for column in zip(*self.statistics, strict=True))
-        return Reply(text(spoken), tuple(self.token_ids), logprobs, entropies, top_probs, self.finished)
+        columns = [tuple(float(f"{x:.6g}") for x in column) for column in zip(*measured, strict=True)]
+        return Reply(self.text(ids[:-1] if finished else ids), tuple(ids), *columns, finished)
 
 
 def reply_uniforms(config: SamplingConfig, prompt: list[int], number: int) -> Float[np.ndarray, " tokens"]:

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Olmo3C
 
 from scope_lite.cli import planner
 from scope_lite.cli.planner import memory, shapes
+from scope_lite.models.adapters import LORA_TARGETS
 from scope_lite.models.hf import SeatModel
-from scope_lite.models.lora import LORA_TARGETS
 from scope_lite.models.records import Transcript, collate
 from tests.standins.planner_models import CONFIGS, RANK, ROWS, TOKENS, adapted, ids, made, tiny
 
