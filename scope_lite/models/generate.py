@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -108,21 +109,13 @@ class TextSampler(Sampler):
     def _draw(
         self, todo: dict[str, list[int]], known: dict[str, list[Reply]], replies: int, config: SamplingConfig
     ) -> Iterator[dict[str, list[Reply]]]:
-        for batch in self._batches(todo, {key: replies - len(known[key]) for key in todo}, config):
-            drawn = self._decode([todo[key] for key in batch], len(known[batch[0]]), replies, config)
-            yield {key: known[key] + new for key, new in zip(batch, drawn, strict=True)}
-
-    def _batches(self, todo: dict[str, list[int]], missing: dict[str, int], config: SamplingConfig) -> list[list[str]]:
-        """Keys to decode together: as many replies missing, similar lengths, no more rows than fit."""
-        batches: list[list[str]] = []
-        for key in sorted(todo, key=lambda key: (-missing[key], len(todo[key]))):
-            last = batches[-1] if batches else []
-            together = last and missing[last[0]] == missing[key]
-            if together and (len(last) + 1) * missing[key] <= self._rows(config):
-                last.append(key)
-            else:
-                batches.append([key])
-        return batches
+        """Those decoded together lack as many replies, are of similar lengths, and no more than :meth:`_rows`."""
+        ordered = sorted(todo, key=lambda key: (len(known[key]), len(todo[key])))
+        for start, alike in groupby(ordered, key=lambda key: len(known[key])):
+            keys, each = list(alike), max(1, self._rows(config) // (replies - start))
+            for batch in (keys[i : i + each] for i in range(0, len(keys), each)):
+                drawn = self._decode([todo[key] for key in batch], start, replies, config)
+                yield {key: known[key] + new for key, new in zip(batch, drawn, strict=True)}
 
     def _rows(self, config: SamplingConfig) -> int:
         """The most rows whose new keys and values stay within the bytes for them."""
@@ -178,8 +171,9 @@ class TextSampler(Sampler):
     def _drawn(self, ids: list[int], measured: list[list[float]]) -> Reply:
         finished = ids[-1] in self.stop_ids
         # Six digits are more than fp32 kernels agree on, and make a recorded reply equal to a fresh one.
-        columns = [tuple(float(f"{x:.6g}") for x in column) for column in zip(*measured, strict=True)]
-        return Reply(self.text(ids[:-1] if finished else ids), tuple(ids), *columns, finished)
+        numbers = [[float(f"{x:.6g}") for x in row] for row in measured]
+        logprobs, entropies, top_probs = (tuple(column) for column in zip(*numbers, strict=True))
+        return Reply(self.text(ids[:-1] if finished else ids), tuple(ids), logprobs, entropies, top_probs, finished)
 
 
 def reply_uniforms(config: SamplingConfig, prompt: list[int], number: int) -> Float[np.ndarray, " tokens"]:
