@@ -41,7 +41,7 @@ def main(passed: str, tree: str, code: str, *files: str) -> int:
     options = ["-q", "-o", "addopts=", "--color=no", "-p", "no:cacheprovider"]
     status = int(pytest.main([*options, *files], plugins=[report]))
     if report.passed and not report.failed:
-        open(passed, "x").close()
+        open(passed, "xb").close()
     return status
 
 

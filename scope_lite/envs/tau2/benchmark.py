@@ -54,7 +54,7 @@ class Domain(NamedTuple):
     database: bytes
     """the loaded database, pickled: each load is a copy"""
     policy: str
-    schemas: tuple[dict[str, Any], ...]
+    schemas: Sequence[dict[str, Any]]
 
 
 @cache
@@ -129,7 +129,8 @@ class Tau2Environment:
 
     def __init__(self, domain: str):
         """Raises ScopeError if the package or one of its requirements is not installed, or the domain is unknown."""
-        _, _, self.policy, self.schemas = load_domain(domain)
+        shared = load_domain(domain)
+        self.policy, self.schemas = shared.policy, shared.schemas
         self.inner = new_environment(domain)
 
     def call(self, call: ToolCall) -> ToolOutput:
@@ -181,7 +182,7 @@ def verdict(domain: str, task: Any, events: Sequence[Event]) -> dict[str, float]
     messages = _messages(events)
     environment = tau2_module("evaluator.evaluator_env").EnvironmentEvaluator
     communicate = tau2_module("evaluator.evaluator_communicate").CommunicateEvaluator
-    found = {}
+    found: dict[str, float] = {}
     for judged in (
         environment.calculate_reward(fresh, task, messages),
         communicate.calculate_reward(task, messages),
