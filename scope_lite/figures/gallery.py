@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from joblib import Parallel, delayed
 from matplotlib.figure import Figure
 
-from scope_lite.figures import cooperation, cotraining, paper, prompts, schematic, sidecar, training
+from scope_lite.figures import paper, sidecar
 from scope_lite.figures.style import save_figure, use_style
 from scope_lite.figures.tables import PAPER_TABLES, read_tables
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.plain_yaml import read_yaml
 
-MODULES = {
-    module.__name__.rpartition(".")[2]: module for module in (cooperation, cotraining, prompts, schematic, training)
-}
-"""those whose functions gallery.yaml names"""
 WORTH_IT = 4
 """figures from which on a second process pays for its start"""
 
@@ -41,7 +38,7 @@ class Entry:
     """what ours shows, and where it differs"""
     table: str = ""
     """the experiment whose table it is drawn from; empty: from no table"""
-    also: tuple[str, ...] = ()
+    also: Sequence[str] = ()
     """further experiments, drawn along where their tables are there (below ``table`` in what ``draw`` gets)"""
     interval: str = "95 % t-interval over seeds"
     """empty: the figure shows none"""
@@ -54,8 +51,8 @@ class Entry:
 
 def _entry(row: dict[str, Any]) -> Entry:
     module, function = row.pop("draw", "training.method_curves").split(".")
-    draw = partial(getattr(MODULES[module], function), **row.pop("with", {}))
-    return Entry(draw=draw, also=tuple(row.pop("also", ())), **row)
+    draw = getattr(import_module(f"scope_lite.figures.{module}"), function)
+    return Entry(draw=partial(draw, **row.pop("with", {})), **row)
 
 
 _DATA = read_yaml(Path(__file__).with_name("gallery.yaml"))
@@ -64,34 +61,29 @@ LEFT_OUT: dict[str, str] = {number: row["why"] for row in _DATA["left_out"] for 
 """figure number -> why it is not drawn"""
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A figure or table that is not drawn."""
+class Missing(NamedTuple):
+    """A figure or table that is not drawn, why, and what makes its data (empty where no command does)."""
 
     what: str
     why: str
-    command: str
-    """what makes its data; empty where no command does"""
+    command: str = ""
 
     def __str__(self) -> str:
-        remedy = f"; make it with '{self.command}'" if self.command else ""
-        return f"{self.what} is not drawn: {self.why}{remedy}"
+        return f"{self.what} is not drawn: {self.why}" + (f"; make it with '{self.command}'" if self.command else "")
 
 
 def missing(results: Path) -> list[Missing]:
     """Every figure and table of the paper that cannot be drawn from the tables in ``results``."""
+    build = "scope-lite results build"
     gone = [
-        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", f"scope-lite results build {entry.table}")
+        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", f"{build} {entry.table}")
         for entry in GALLERY
         if not has_table(entry, results)
     ]
-    gone += [Missing(f"figure {number}", why, "") for number, why in LEFT_OUT.items()]
+    gone += [Missing(f"figure {number}", why) for number, why in LEFT_OUT.items()]
     there = {path.stem for path in results.glob("*.csv")}
-    for table in PAPER_TABLES.values():
-        if not table.has_data(there):
-            names = " ".join(table.settings.values())
-            gone.append(Missing(table.name, f"no table of {names}", f"scope-lite results build {names}"))
-    return gone
+    lacking = {t.name: " ".join(t.settings.values()) for t in PAPER_TABLES.values() if not t.has_data(there)}
+    return gone + [Missing(name, f"no table of {names}", f"{build} {names}") for name, names in lacking.items()]
 
 
 def has_table(entry: Entry, results: Path) -> bool:
@@ -108,10 +100,10 @@ def chosen(only: Sequence[str], results: Path) -> list[Entry]:
     known = {entry.number: entry for entry in GALLERY}
     lacking = {gone.what: gone for gone in missing(results)}
     for number in only:
-        if number not in known and number not in LEFT_OUT:
-            raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
         if gone := lacking.get(f"figure {number}"):
             raise ScopeError(str(gone))
+        if number not in known:
+            raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
     return [known[number] for number in only] or [entry for entry in GALLERY if has_table(entry, results)]
 
 
@@ -128,10 +120,9 @@ def draw(entry: Entry, results: Path, out: Path, svg: bool = False) -> list[Path
 
 def draw_all(entries: Sequence[Entry], results: Path, out: Path, svg: bool = False) -> Iterator[list[Path]]:
     """Draw figures side by side, one a core; yields the paths of each (as ``draw`` returns them), in order."""
-    if len(entries) < WORTH_IT:
-        yield from (draw(entry, results, out, svg) for entry in entries)
-        return
-    yield from Parallel(n_jobs=-1, return_as="generator")(delayed(draw)(entry, results, out, svg) for entry in entries)
+    workers = 1 if len(entries) < WORTH_IT else -1
+    drawn = Parallel(workers, return_as="generator")(delayed(draw)(entry, results, out, svg) for entry in entries)
+    yield from drawn
 
 
 def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -> list[Path]:

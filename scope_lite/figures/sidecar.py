@@ -56,24 +56,28 @@ def write(path: Path, description: dict[str, Any]) -> Path:
 def tells_of(picture: Path) -> bool:
     """Whether the JSON file beside a picture is there and was written for this very picture."""
     try:
-        files = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))["files"]
+        return bool(_beside(picture)["files"].get(picture.name) == _digest(picture))
     except (OSError, ValueError, KeyError):
         return False
-    return bool(files.get(picture.name) == _digest(picture))
 
 
 def caption(picture: Path) -> str:
     """What the JSON file beside a picture says, in a line: scale, worlds, seeds, interval, runs, command."""
-    told = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))
+    told = _beside(picture)
     if not told["tables"]:
         return f"From the texts in the code, by `{told['command']}`."
-    seeds = ", ".join(f"`{world}` ({n} seeds)" for world, n in told["seeds"].items())
-    runs = told["runs"]
-    named = f"{runs['count']} runs, ids' hash {runs['sha256'][:12]}" if isinstance(runs, dict) else f"{len(runs)} runs"
-    if isinstance(runs, list):
-        named += f", `{runs[0]}` to `{runs[-1]}`"
+    seeds, runs = ", ".join(f"`{world}` ({n} seeds)" for world, n in told["seeds"].items()), told["runs"]
+    if isinstance(runs, dict):
+        named = f"{runs['count']} runs, ids' hash {runs['sha256'][:12]}"
+    else:
+        named = f"{len(runs)} runs, `{runs[0]}` to `{runs[-1]}`"
     parts = [told["scale"], seeds, told["interval"] or "no intervals", named]
     return f"{'; '.join(parts)}. Remade by `{told['command']}`."
+
+
+def _beside(picture: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))
+    return told
 
 
 def _digest(path: Path) -> str:
