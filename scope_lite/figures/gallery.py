@@ -1,7 +1,9 @@
-"""The gallery: which figure is drawn from which table (gallery.yaml), and the page that shows them all."""
+"""The gallery: which figure is drawn from which table (gallery.yaml), what is told beside it, and the page of all."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +16,7 @@ import pandas as pd
 from joblib import Parallel, delayed
 from matplotlib.figure import Figure
 
-from scope_lite.figures import paper, sidecar
+from scope_lite.figures import paper
 from scope_lite.figures.style import save_figure, use_style
 from scope_lite.figures.tables import PAPER_TABLES, read_tables
 from scope_lite.store.errors import ScopeError
@@ -22,6 +24,8 @@ from scope_lite.store.plain_yaml import read_yaml
 
 WORTH_IT = 4
 """figures from which on a second process pays for its start"""
+MAX_RUNS = 40
+"""run ids are listed up to this many; beyond, their number and a hash stand for them"""
 
 
 @dataclass(frozen=True)
@@ -108,14 +112,16 @@ def chosen(only: Sequence[str], results: Path) -> list[Entry]:
 
 
 def draw(entry: Entry, results: Path, out: Path, svg: bool = False) -> list[Path]:
-    """Draw one figure and write it, and beside it what it was drawn from (``sidecar.describe``); returns the paths."""
+    """Draw one figure and write it, and beside it what it was drawn from (``describe``); returns the paths."""
     use_style()  # of this process
     tables, rows = rows_of(entry, results)
     fig = entry.draw(rows)
     drawn = save_figure(fig, entry.name, out, svg)
     plt.close(fig)
-    description = sidecar.describe(entry.number, tables, rows, drawn, entry.interval)
-    return [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
+    told = out / f"{entry.name}.json"
+    description = describe(entry.number, tables, rows, drawn, entry.interval)
+    told.write_text(json.dumps(description, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [*drawn, told]
 
 
 def draw_all(entries: Sequence[Entry], results: Path, out: Path, svg: bool = False) -> Iterator[list[Path]]:
@@ -153,6 +159,76 @@ def rows_of(entry: Entry, results: Path) -> tuple[list[Path], pd.DataFrame]:
     return paths, pd.concat(map(pd.read_csv, paths), ignore_index=True) if paths else pd.DataFrame()
 
 
+# -- what a figure was drawn from: a small JSON file beside it; same tables, same bytes --------------------------------
+
+
+def describe(
+    number: str, tables: Sequence[Path], rows: pd.DataFrame, drawn: Sequence[Path], interval: str
+) -> dict[str, Any]:
+    """What the corner of a figure says, in full.
+
+    Args:
+        number: the paper's figure number.
+        tables: the files that it was drawn from; none for a figure of texts.
+        rows: their rows, with the columns ``world``, ``seed`` and ``run``. A figure may show only some of these runs.
+        drawn: the picture's files.
+        interval: its kind of interval; empty for none.
+
+    Returns:
+        ``seeds`` is the number of seeds in each world. ``runs`` lists the run ids, or holds their ``count`` and the
+        ``sha256`` of the sorted ids, one a line. ``files`` holds the hash of each picture, so that a picture which was
+        drawn over by someone else does not pass for this one.
+    """
+    seeds = {str(world): int(part["seed"].nunique()) for world, part in rows.groupby("world")} if tables else {}
+    runs = sorted(rows["run"].unique()) if tables else []
+    listed = {"count": len(runs), "sha256": hashlib.sha256("\n".join(runs).encode()).hexdigest()}
+    return {
+        "figure": number,
+        "command": f"scope-lite figures --only {number}",
+        "tables": {path.name: _digest(path) for path in tables},
+        "scale": "nano" if tables else None,
+        "worlds": list(seeds),
+        "seeds": seeds,
+        "interval": interval if tables and interval else None,
+        "runs": runs if len(runs) <= MAX_RUNS else listed,
+        "files": {path.name: _digest(path) for path in drawn},
+    }
+
+
+def tells_of(picture: Path) -> bool:
+    """Whether the JSON file beside a picture is there and was written for this very picture."""
+    try:
+        return bool(_beside(picture)["files"].get(picture.name) == _digest(picture))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def caption(picture: Path) -> str:
+    """What the JSON file beside a picture says, in a line: scale, worlds, seeds, interval, runs, command."""
+    told = _beside(picture)
+    if not told["tables"]:
+        return f"From the texts in the code, by `{told['command']}`."
+    seeds, runs = ", ".join(f"`{world}` ({n} seeds)" for world, n in told["seeds"].items()), told["runs"]
+    if isinstance(runs, dict):
+        named = f"{runs['count']} runs, ids' hash {runs['sha256'][:12]}"
+    else:
+        named = f"{len(runs)} runs, `{runs[0]}` to `{runs[-1]}`"
+    parts = [told["scale"], seeds, told["interval"] or "no intervals", named]
+    return f"{'; '.join(parts)}. Remade by `{told['command']}`."
+
+
+def _beside(picture: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))
+    return told
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
 def write_page(out: Path) -> None:
     """``figures/README.md``: the paper's figure in our words, ours, what differs, and which are not drawn yet."""
     out.mkdir(parents=True, exist_ok=True)
@@ -168,8 +244,8 @@ def write_page(out: Path) -> None:
         first = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
         lines.append(f"![{entry.title}]({picture.name})" if picture.exists() else first)
         # a notebook may have drawn it since from other runs: then the file beside it tells of another picture
-        if sidecar.tells_of(picture):
-            lines += ["", f"{sidecar.caption(picture)} [More]({entry.name}.json)."]
+        if tells_of(picture):
+            lines += ["", f"{caption(picture)} [More]({entry.name}.json)."]
     lines += ["", *paper.page_lines()]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})

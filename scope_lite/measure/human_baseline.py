@@ -22,7 +22,7 @@ from scipy import stats as scipy_stats
 
 from scope_lite.envs.donation import read_donation
 from scope_lite.envs.p4g import load_table
-from scope_lite.measure.replies import HISTORY, by_history, labels_of
+from scope_lite.measure.replies import HISTORY, by_history, intervals, labels_of
 from scope_lite.measure.samples import chao_shen_entropy, cross_validated_mode_share
 from scope_lite.measure.stats import Interval, clustered_interval, jackknife_interval
 
@@ -74,10 +74,9 @@ def acts_beside_people(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -
         answers = _answers(said)
         rows.append(_pooled_row(str(condition), list(answers.values())))
         own = inside[inside["condition"] == condition]
-        row: dict[str, Any] = {"condition": condition, "view": WITHIN, "replies": int(own["replies"].sum())}
-        entropy, mode_share = (clustered_interval(own[name].tolist()) for name in ("entropy", "cross_validated"))
-        row |= entropy.columns("entropy", most=math.inf) | mode_share.columns("mode_share")
-        rows.append(row | {"units": mode_share.n})
+        counts = {"units": own["entropy"].count(), "replies": own["replies"].sum()}
+        varied = intervals(own[["entropy", "cross_validated"]].set_axis(["entropy", "mode_share"], axis=1))
+        rows.append({"condition": condition, "view": WITHIN, **counts, **varied})
     return pd.DataFrame(rows)
 
 

@@ -165,7 +165,7 @@ def by_history(table: pd.DataFrame, levels: Sequence[str] = LEVELS) -> pd.DataFr
     return pd.DataFrame(rows)
 
 
-def _intervals(histories: pd.DataFrame) -> dict[str, float]:
+def intervals(histories: pd.DataFrame) -> dict[str, float]:
     """The mean of each column of numbers by history, with its t-interval, cut at what is possible."""
     found = {name: clustered_interval(histories[name].tolist()) for name in histories}
     return {
@@ -183,7 +183,7 @@ def summarise(measures: pd.DataFrame) -> pd.DataFrame:
     """
     return pd.DataFrame(
         {"condition": condition, "level": level, "failure_rate": 1 - part["replies"].sum() / part["outputs"].sum(),
-         "histories": part["entropy"].count(), **_intervals(part[list(VARIETY)])}
+         "histories": part["entropy"].count(), **intervals(part[list(VARIETY)])}
         for (condition, level), part in measures.groupby(["condition", "level"], sort=False)
     )  # fmt: skip
 
@@ -223,5 +223,5 @@ def token_level(table: pd.DataFrame) -> pd.DataFrame:
         for k in OPENING_TOKENS:
             exact = 1 - histories["first_token_epsilon"].nth(0) if k == 1 else np.exp(histories[f"logprob_{k}"].max())
             values = {"mode_probability": exact.to_numpy(), "entropy": histories[f"entropy_{k}"].mean().to_numpy()}
-            rows.append({"condition": condition, "tokens": k, **_intervals(pd.DataFrame(values))})
+            rows.append({"condition": condition, "tokens": k, **intervals(pd.DataFrame(values))})
     return pd.DataFrame(rows)
