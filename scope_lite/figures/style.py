@@ -153,8 +153,8 @@ def dots(
         (place, None) if np.isscalar(place) else (mean.mean, mean.half)
         for place, mean in ((x, t_interval(xs)), (y, t_interval(ys)))
     )
-    bar = {"fmt": marker, "lw": 1.2, "capsize": 2} | bar
-    ax.errorbar(across, up, yerr, xerr, ms=sizes[1], color=colour, label=label, **bar)
+    look: dict[str, Any] = {"fmt": marker, "lw": 1.2, "capsize": 2, **bar}
+    ax.errorbar(across, up, yerr, xerr, ms=sizes[1], color=colour, label=label, **look)
 
 
 def doses(ax: Axes, dose: pd.Series, values: pd.Series, colour: str, label: str, shift: float) -> None:

@@ -96,8 +96,8 @@ def acts_beside_people(table: pd.DataFrame, note: str, title: str = "How varied 
         tick.set_fontweight("bold" if name == PEOPLE else "normal")
     axes[0].set_ylim(len(names) - 0.45, -0.55)
     dot: dict[str, Any] = {"color": "#555555", "ls": "none", "marker": "o"}
-    handles = [Line2D([], [], ms=5, **dot), Line2D([], [], ms=3.4, mfc="white", **dot)]
-    handles.append(Patch(color="black", alpha=0.18, lw=0))
+    marks = [Line2D([], [], ms=5, **dot), Line2D([], [], ms=3.4, mfc="white", **dot)]
+    handles = [*marks, Patch(color="black", alpha=0.18, lw=0)]
     fig.legend(handles, ["after the same act", "at one history", "people, 95 %"], loc="outside upper left", ncols=3,
                title=title, title_fontproperties={"size": 9, "weight": "bold"}, alignment="left",
                fontsize=6.8, handletextpad=0.4, columnspacing=0.9, handlelength=1.2, borderpad=0.1)  # fmt: skip
@@ -115,7 +115,7 @@ def _draw_condition(ax: Axes, place: int, rows: pd.DataFrame, column: str) -> No
         y = place - 0.1 if pooled else place + 0.24
         span = [row[f"{column}_low"], row[f"{column}_high"]]
         ax.plot(span, [y, y], color=colour, lw=1.8 if pooled else 0.9, solid_capstyle="round")
-        look = {"ms": 5.2, "color": colour, "mec": "white", "mew": 0.6}
+        look: dict[str, Any] = {"ms": 5.2, "color": colour, "mec": "white", "mew": 0.6}
         look = look if pooled else {"ms": 3.4, "color": "white", "mec": colour, "mew": 0.9}
         ax.plot(row[column], y, "D" if row["condition"] == PEOPLE else "o", zorder=3, **look)
 
@@ -287,7 +287,7 @@ def replies_side_by_side(table: pd.DataFrame, history: str, title: str, rows: in
         ax.set_title(name, fontsize=9, color=colour_of(name), fontweight="bold")
         top = 0
         for (words, readable), height in zip(said, heights, strict=True):
-            look = {"color": "black", "style": "normal"} if readable else {"color": "#888888", "style": "italic"}
+            look: dict[str, Any] = {} if readable else {"color": "#888888", "style": "italic"}
             ax.axhline(top, color="#cccccc", linewidth=0.6)
             text = ax.text(0.01, top + 0.4, "\n".join(words), va="top", fontsize=6.5, parse_math=False, **look)
             text.set_in_layout(False)  # a long line must not narrow its column
@@ -353,8 +353,8 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
         for place, row in enumerate(part.itertuples()):
             _draw_measure(ax, place, row, values[row.key].dropna(), top)
     axes[0, 0].set_title(title, fontsize=9, parse_math=False)
-    dot = {"marker": "o", "markersize": 6, "linewidth": 2}
-    hollow = {"color": NEUTRAL, "markerfacecolor": "white", "linestyle": ""}
+    dot: dict[str, Any] = {"marker": "o", "markersize": 6, "linewidth": 2}
+    hollow: dict[str, Any] = {"color": NEUTRAL, "markerfacecolor": "white", "linestyle": ""}
     handles = [
         Line2D([], [], color=GOOD, label="good", **dot),
         Line2D([], [], color=LOOK, label="look at it", **dot),
