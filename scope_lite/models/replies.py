@@ -80,7 +80,8 @@ class ReplyCache:
             entry = json.loads(self.path(key).read_text(encoding="utf-8"))
             if entry["sha256"] != _digest(key, entry["replies"]):
                 return []
-            return [_reply(fields) for fields in entry["replies"]]
+            tuples = ({n: tuple(v) if isinstance(v, list) else v for n, v in e.items()} for e in entry["replies"])
+            return [Reply(**fields) for fields in tuples]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return []
 
@@ -110,11 +111,6 @@ def _digest(key: str, body: object) -> str:
     return hashlib.sha256((key + json.dumps(body, sort_keys=True)).encode()).hexdigest()
 
 
-def _reply(fields: dict[str, Any]) -> Reply:
-    made: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    return Reply(**made)
-
-
 class Sampler:
     """What draws replies to histories, through a record on disk if it is given one.
 
@@ -138,8 +134,6 @@ class Sampler:
 
         Args:
             histories: chats that end where the model is to speak.
-            replies: how many for each.
-            config: temperature, length, seed and grammar.
             progress: called with (histories done, histories in all) after each batch.
 
         Raises:

@@ -1,6 +1,5 @@
 """What an endpoint refuses: fields that can be spared, chats that are too long, and failures told with status 200."""
 
-# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 from pathlib import Path
@@ -9,24 +8,10 @@ from typing import Any
 import pytest
 
 from scope_lite.models.api import ApiSampler
-from scope_lite.models.budget import Budget
-from scope_lite.models.endpoint import Endpoint
+from scope_lite.models.endpoint import Budget, Endpoint
 from scope_lite.models.replies import OUTGROWN, SamplingConfig
 from scope_lite.store.errors import ScopeError
-from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
-    CHATS,
-    CONFIG,
-    Answer,
-    Server,
-    choice,
-    environment,
-    ok,
-    refusal,
-    sampler,
-    server,
-    texts,
-    waits,
-)
+from tests.standins.endpoint_server import CHATS, CONFIG, Answer, Server, choice, ok, refusal, sampler, texts
 
 
 def refuses(*fields: str, message: str = "Unsupported parameter: '{}'", status: int = 400) -> Any:

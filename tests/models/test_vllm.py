@@ -34,8 +34,7 @@ from scope_lite.models.replies import ReplyCache, SamplingConfig
 from scope_lite.models.rng import RowKeys
 from scope_lite.models.verbalized import grammar
 from scope_lite.models.vllm.engine import VllmEngine, VllmSettings, environment
-from scope_lite.models.vllm.sampler import VllmSampler
-from scope_lite.models.vllm.seat import EngineSeat
+from scope_lite.models.vllm.speakers import EngineSeat, VllmSampler
 from scope_lite.models.vllm.sync import AdapterSync, probe_prompts
 from scope_lite.store.errors import ScopeError
 from tests.method.test_text_training import NO, YES, config_of, model, panel, rows_of, scripted  # noqa: F401  (fixtures)

@@ -59,7 +59,7 @@ def test_a_sync_publishes_what_changed_and_proves_that_it_is_served(engine, mode
     shift(seat, 0.05)
     second = sync()
     assert second.number > first.number and engine.llm.events == [f"remove {first.number}"]
-    assert sync.metrics()["engine/moved"] == pytest.approx(1, abs=0.01) and sync.probe.largest < 1e-4
+    assert sync.metrics()["engine/moved"] == pytest.approx(1, abs=0.01) and sync.probe.difference < 1e-4
 
 
 def served_in(

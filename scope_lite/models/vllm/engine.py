@@ -80,6 +80,11 @@ class Drawn:
     """ended by a stop token; False: cut at the limit"""
 
     @property
+    def spoken(self) -> tuple[int, ...]:
+        """Without the stop token."""
+        return self.ids[:-1] if self.finished else self.ids
+
+    @property
     def logprobs(self) -> tuple[float, ...]:
         """Of the tokens that were drawn."""
         return tuple(table[token] for token, table in zip(self.ids, self.tables, strict=True))
@@ -98,16 +103,24 @@ class VllmEngine:
         ranks = [rank for rank in RANKS if rank >= self.settings.rank]
         if not ranks:
             raise ScopeError(f"vLLM serves adapters of rank {RANKS[-1]} at most, not {self.settings.rank}")
+        require_vllm()
         for name, value in environment().items():
             os.environ.setdefault(name, value)
-        self._vllm = import_vllm()
-        self.sleeps = can_sleep()
+        try:
+            import vllm.sampling_params
+            from vllm.platforms import current_platform
+        except ImportError as error:
+            raise ScopeError(
+                f"vLLM does not import ({first_line(error)}): give it an environment of its own"
+            ) from error
+        self._params = vllm.sampling_params
+        self.sleeps = bool(current_platform.is_sleep_mode_available())
         """whether its memory can be lent to the trainer between two rollouts"""
         self._asleep = False
         self._versions = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-lite-vllm-")
         try:
-            self.llm = self._vllm.LLM(
+            self.llm = vllm.LLM(
                 model=str(folder),
                 trust_remote_code=False,
                 dtype=self.settings.dtype,
@@ -155,9 +168,8 @@ class VllmEngine:
             ScopeError: vLLM refuses a prompt (too long) or the grammar.
         """
         self.wake()
-        params = self._vllm.sampling_params
         settings = [
-            params.SamplingParams(
+            self._params.SamplingParams(
                 temperature=temperature,
                 top_p=1.0,
                 top_k=0,
@@ -168,7 +180,7 @@ class VllmEngine:
                 ignore_eos=True,  # the stop tokens are the trainer's, not what vLLM reads in the model's folder
                 logprobs=top,
                 detokenize=False,
-                structured_outputs=params.StructuredOutputsParams(grammar=grammar) if grammar else None,
+                structured_outputs=self._params.StructuredOutputsParams(grammar=grammar) if grammar else None,
             )
             for seed in seeds
         ]
@@ -260,21 +272,6 @@ def environment() -> dict[str, str]:
     return ENVIRONMENT if torch.cuda.is_available() else ENVIRONMENT | ON_CPU
 
 
-def import_vllm() -> Any:
-    """The vllm module; a dozen seconds the first time.
-
-    Raises:
-        ScopeError: it is not installed, or it does not fit what is installed beside it.
-    """
-    require_vllm()
-    try:
-        import vllm
-        import vllm.sampling_params
-    except ImportError as error:
-        raise ScopeError(f"vLLM does not import ({first_line(error)}): give it an environment of its own") from error
-    return vllm
-
-
 def require_vllm() -> None:
     """Look whether vLLM is there without importing it.
 
@@ -283,13 +280,6 @@ def require_vllm() -> None:
     """
     if importlib.util.find_spec("vllm") is None:
         raise ScopeError(MISSING)
-
-
-def can_sleep() -> bool:
-    """Whether this machine has a GPU whose memory vLLM can hand over."""
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_sleep_mode_available())
 
 
 def drawn(output: Any, stop_ids: Sequence[int]) -> Drawn:

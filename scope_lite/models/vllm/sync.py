@@ -61,8 +61,6 @@ class Probe:
 
     difference: float
     """mean distance of the engine's from the trainer's log probabilities, over the engine's likeliest tokens, nats"""
-    largest: float
-    """the largest such distance"""
     moved: float | None
     """the share of the trainer's move that the engine shows, 1 if it serves the new weights and 0 if the old ones; None
     where the move is too small against the rounding to tell"""
@@ -85,10 +83,10 @@ class Move:
     """The changes of engine and trainer between two readings, at the tokens that the engine named both times."""
 
     def __init__(self, now: Reading, before: Reading):
-        shared = [
-            now.engine[i].keys() & before.engine[i].keys() & before.again[i].keys() for i in range(len(now.engine))
+        answers = enumerate(zip(now.engine, before.engine, before.again, strict=True))
+        at = [
+            (i, token) for i, (new, old, again) in answers for token in sorted(new.keys() & old.keys() & again.keys())
         ]
-        at = [(i, token) for i, tokens in enumerate(shared) for token in sorted(tokens)]
         self.at = tuple(torch.tensor(at, dtype=torch.long).reshape(-1, 2).T)
         served, *old = (
             torch.tensor([t[i][token] for i, token in at]) for t in (now.engine, before.engine, before.again)
@@ -165,20 +163,18 @@ class AdapterSync:
 
     def _check(self, adapter: Adapter, state: dict[str, Tensor]) -> None:
         now = self._read(self.model, adapter, state)
-        rows = enumerate(now.engine)
-        gaps = torch.tensor(
-            [abs(value - now.trainer[i, token].item()) for i, row in rows for token, value in row.items()]
-        )
+        told = [(i, token, value) for i, row in enumerate(now.engine) for token, value in row.items()]
+        difference = torch.tensor([abs(value - now.trainer[i, token].item()) for i, token, value in told]).mean().item()
         moves = [Move(now, before) for before in (self._last, self._told)]
         moved = next((share for move in moves if (share := move.seen()) is not None), None)
         if moved is None and moves[1].trainer.any():
             moved = moves[1].estimated(self._direction(state))
-        self.probe = Probe(gaps.mean().item(), gaps.max().item(), moved)
+        self.probe = Probe(difference, moved)
         allowed = TOLERANCE[self.engine.settings.dtype]
-        if not self.probe.difference <= allowed:
+        if not difference <= allowed:
             raise ScopeError(
-                f"vLLM and the trainer disagree on {adapter.name}: {self.probe.difference:.2g} nats a token where "
-                f"{allowed} is allowed; check that both load the same base model in the same number format"
+                f"vLLM and the trainer disagree on {adapter.name}: {difference:.2g} nats a token where {allowed} is "
+                "allowed; check that both load the same base model in the same number format"
             )
         if moved is not None and moved < 0.5:
             raise ScopeError(
@@ -212,9 +208,8 @@ class AdapterSync:
 
     def metrics(self) -> dict[str, float | None]:
         """The newest probe, by the names of a run's metrics."""
-        if self.probe is None:
-            return {}
-        return {"engine/logp_difference": self.probe.difference, "engine/moved": self.probe.moved}
+        probe = self.probe
+        return {"engine/logp_difference": probe.difference, "engine/moved": probe.moved} if probe else {}
 
 
 def probe_prompts(chat: ChatFormat, systems: Sequence[str]) -> list[list[int]]:
