@@ -145,10 +145,8 @@ class ApiSampler(Sampler):
             replies, served, tokens = read_completion(answer, wanted, config.temperature == 1)
             self.budget.book(served, tokens)
             if tokens and tokens[1] > allowed and self.budget.limit < math.inf:
-                raise ScopeError(
-                    f"{self.endpoint.base_url} wrote {tokens[1]} tokens where {allowed} were allowed, so no budget can "
-                    "be kept: set length_field"
-                )
+                told = f"wrote {tokens[1]} tokens where {allowed} were allowed, so no budget can be kept"
+                raise ScopeError(f"{self.endpoint.base_url} {told}")
             if len(replies) < wanted:
                 self._left_out["n"] = wanted
             return replies

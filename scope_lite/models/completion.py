@@ -14,12 +14,12 @@ MOST_TOKENS = 10**8
 """More than any request reads or writes; an account of more is none."""
 TEMPLATE_TOKENS = (256, 16)
 """Allowed for a chat template: in all (a default system prompt, say), and for each message."""
-NEUTRAL = {"top_p": 1, **UNTRUNCATED, "frequency_penalty": 0, "presence_penalty": 0, "temperature": 1}
+NEUTRAL = {"top_p": 1, **UNTRUNCATED, "temperature": 1}
 """Fields of a request that say nothing at these values: left out where they are refused, in this order."""
 LENGTH_FIELDS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Two names for one limit: where one is refused, the other is sent."""
-WISHES = ("seed", "n", "top_logprobs", "logprobs")
-"""Fields that replies can do without: the endpoint's own seed, replies one at a time, and unknown probabilities."""
+WISHES = ("n", "top_logprobs", "logprobs")
+"""Fields that replies can do without: asked for one at a time, and with unknown probabilities."""
 TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size)|(prompt|input|messages?) (is |are |was |were )?too (long|large)"
     r"|reduce the length|inputs?\W? tokens? (\+|.{0,40}exceed)",
@@ -52,7 +52,7 @@ def read_completion(said: Any, most: int, with_logprobs: bool) -> tuple[list[Rep
         raise ValueError
     usage = said.get("usage")
     account = usage if isinstance(usage, dict) else {}
-    tokens = account.get("prompt_tokens"), account.get("completion_tokens")
+    tokens: Any = account.get("prompt_tokens"), account.get("completion_tokens")
     # nobody reads nothing, or writes words of no tokens
     least = 1, int(any(reply.text for reply in replies))
     true = all(type(n) is int and low <= n <= MOST_TOKENS for n, low in zip(tokens, least, strict=True))

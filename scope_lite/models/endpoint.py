@@ -11,15 +11,13 @@ import math
 import re
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from scope_lite.store.errors import ScopeError
 
 OPENAI_URL = "https://api.openai.com/v1"
-UNTRUNCATED = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+UNTRUNCATED: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """What a local server (vLLM, SGLang, llama.cpp) must be told: it otherwise cuts or penalises tokens by its own defaults
 or the model's generation_config.json, and a simulator looks more collapsed than its model is."""
 
@@ -34,13 +32,6 @@ class Endpoint:
     """up to and including ``/v1``"""
     key_variable: str = "OPENAI_API_KEY"
     """the environment variable that holds the key; a server on this machine may need none"""
-    plain_http: bool = False
-    """allow ``http://`` to another machine: prompts, replies and the key then cross the network readable"""
-    length_field: str = ""
-    """the request's field that limits a reply; by default the one that OpenAI's newer models insist on, or elsewhere
-    the older one, which is all that other servers know"""
-    extra: Mapping[str, Any] | None = None
-    """further fields of every request; None: none, but :data:`UNTRUNCATED` for a server on this machine"""
 
     def __post_init__(self) -> None:
         try:
@@ -54,14 +45,10 @@ class Endpoint:
             raise ScopeError(
                 "an endpoint's address holds no password, '?' or '#': put the key in an environment variable"
             )
-        if url.scheme == "http" and not (self.is_local or self.plain_http):
+        if url.scheme == "http" and not self.is_local:
             raise ScopeError(
-                f"{host} is not this machine, and over http everyone on the way can read the key: use https, or say "
-                "plain_http=True"
+                f"{host} is not this machine, and over http everyone on the way can read the key: use https"
             )
-        if not self.length_field:
-            is_openai = self.base_url.rstrip("/") == OPENAI_URL
-            object.__setattr__(self, "length_field", "max_completion_tokens" if is_openai else "max_tokens")
 
     @property
     def is_local(self) -> bool:
@@ -73,9 +60,14 @@ class Endpoint:
             return host == "localhost"
 
     @property
-    def fixed_fields(self) -> dict[str, Any]:
+    def fixed_fields(self) -> dict[str, float]:
         """The fields that every request carries besides the usual ones; part of the record."""
-        return dict(self.extra if self.extra is not None else UNTRUNCATED if self.is_local else {})
+        return UNTRUNCATED if self.is_local else {}
+
+    @property
+    def length_field(self) -> str:
+        """The field that limits a reply; OpenAI's newer models refuse the older name, other servers know only that."""
+        return "max_completion_tokens" if self.base_url.rstrip("/") == OPENAI_URL else "max_tokens"
 
 
 def parse_endpoint(text: str) -> Endpoint | None:

@@ -80,8 +80,7 @@ class ReplyCache:
             entry = json.loads(self.path(key).read_text(encoding="utf-8"))
             if entry["sha256"] != _digest(key, entry["replies"]):
                 return []
-            tuples = ({n: tuple(v) if isinstance(v, list) else v for n, v in e.items()} for e in entry["replies"])
-            return [Reply(**fields) for fields in tuples]
+            return [_reply(fields) for fields in entry["replies"]]
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return []
 
@@ -109,6 +108,11 @@ class ReplyCache:
 
 def _digest(key: str, body: object) -> str:
     return hashlib.sha256((key + json.dumps(body, sort_keys=True)).encode()).hexdigest()
+
+
+def _reply(fields: dict[str, Any]) -> Reply:
+    made: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    return Reply(**made)
 
 
 class Sampler:

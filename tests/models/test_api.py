@@ -15,7 +15,7 @@ from scope_lite.measure import replies as collapse
 from scope_lite.models.api import ApiSampler, open_sampler
 from scope_lite.models.endpoint import UNTRUNCATED, Endpoint, parse_endpoint
 from scope_lite.models.generate import TextSampler
-from scope_lite.models.replies import ReplyCache, SamplingConfig
+from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import tiny
 from tests.standins.endpoint_server import (
@@ -77,17 +77,9 @@ def test_a_request_says_what_the_config_says(server: Server) -> None:
     assert server.headers[0]["authorization"] == f"Bearer {KEY}"
 
 
-def test_extra_fields_are_sent_and_are_part_of_the_record(server: Server, tmp_path: Path) -> None:
-    for extra in ({"reasoning_effort": "low"}, {"reasoning_effort": "high"}):
-        ApiSampler(Endpoint("m", server.url, extra=extra), ReplyCache(tmp_path)).sample(CHATS[:1], 1, CONFIG)
-    assert [body["reasoning_effort"] for body in server.bodies] == ["low", "high"]
-    assert "top_k" not in server.bodies[0]
-
-
 def test_openais_own_address_is_given_the_length_field_that_its_models_accept() -> None:
     assert Endpoint("m").length_field == "max_completion_tokens"
     assert Endpoint("m", "https://host.example/v1").length_field == "max_tokens"
-    assert Endpoint("m", length_field="limit").length_field == "limit"
 
 
 @pytest.mark.parametrize("how", ["ignored", "refused"])

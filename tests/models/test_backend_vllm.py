@@ -74,7 +74,7 @@ def test_two_adapters_and_the_base_are_served_call_by_call_and_a_stale_one_is_se
     base = next_logprobs(SeatModel(loaded.model, loaded.tokenizer), prompts)
     sync, other = AdapterSync(engine, policy, prompts), engine.publish(simulator, "simulator")
     first = sync()
-    assert first is not None and sync.probe.moved == pytest.approx(1, abs=0.3)
+    assert first is not None and sync.moved == pytest.approx(1, abs=0.3)
     for adapter, expected in ((first, policy), (other, simulator), (first, policy)):
         log_p = next_logprobs(expected, prompts)
         assert gap(engine.next_logprobs(places(prompts), adapter), log_p) < close

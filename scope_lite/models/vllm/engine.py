@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_lite.models.adapters import CONFIG, WEIGHTS, read_settings
+from scope_lite.models.adapters import WEIGHTS, read_settings
 from scope_lite.store.errors import ScopeError, first_line
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ class VllmEngine:
         self._params = vllm.sampling_params
         self.sleeps = bool(current_platform.is_sleep_mode_available())
         """whether its memory can be lent to the trainer between two rollouts"""
-        self._asleep = False
-        self._versions = 0
+        self._asleep, self._versions = False, 0
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-lite-vllm-")
         try:
             self.llm = vllm.LLM(
@@ -198,9 +197,9 @@ class VllmEngine:
         return [drawn(output.outputs[0], stop_ids) for output in outputs]
 
     def next_logprobs(
-        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, top: int = 5, temperature: float = 1.0
+        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, temperature: float = 1.0
     ) -> list[dict[int, float]]:
-        """Log probabilities (nats) of the ``top`` likeliest next tokens of each prompt, by token id.
+        """Log probabilities (nats) of the five likeliest next tokens of each prompt, by token id.
 
         The ordinary way of a rollout, prefix cache included, so what this finds is what rollouts see.
 
@@ -208,7 +207,7 @@ class VllmEngine:
             ScopeError: as in :meth:`generate`.
         """
         seeds = range(len(prompts))
-        told = self.generate(prompts, seeds, adapter, max_new_tokens=1, stop_ids=(), temperature=temperature, top=top)
+        told = self.generate(prompts, seeds, adapter, max_new_tokens=1, stop_ids=(), temperature=temperature, top=5)
         return [one.tables[0] for one in told]
 
     def add(self, folder: Path, name: str = "adapter") -> Adapter:
@@ -217,8 +216,6 @@ class VllmEngine:
         Raises:
             ScopeError: no adapter in the folder, or one of a rank that there is no room for.
         """
-        if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
-            raise ScopeError(f"no adapter in {folder}: it needs {CONFIG} and {WEIGHTS}")
         rank = read_settings(folder)["r"]
         if rank > self.settings.rank:
             raise ScopeError(f"the adapter in {folder} has rank {rank}, and vLLM made room for {self.settings.rank}")
