@@ -252,7 +252,7 @@ def test_a_call_has_one_adapter_and_every_version_a_name_and_number_of_its_own(e
 
 
 def test_adapters_that_cannot_be_served_are_refused(engine, model, tmp_path) -> None:  # noqa: F811
-    with pytest.raises(ScopeError, match="no adapter's configuration"):
+    with pytest.raises(ScopeError, match=r"could not read .*adapter_config"):
         engine.add(tmp_path)
     large = SeatModel(load_model(model, "cpu").model, load_model(model, "cpu").tokenizer)
     large.add_adapter(rank=8, alpha=16, seed=0)
