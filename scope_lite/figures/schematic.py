@@ -160,8 +160,6 @@ def memory_bars(table: pd.DataFrame, capacity: float, title: str, note: str = "p
     Args:
         table: columns ``part``, ``rollouts`` and ``training``, in GiB (``Plan.table``).
         capacity: the card's memory in GiB.
-        title: model and card.
-        note: what the footnote says.
     """
     fig, (ax,) = panel_grid(1, 2.9, extra=0)
     for row, phase in enumerate(("training", "rollouts")):
