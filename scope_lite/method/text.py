@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from scope_lite.envs.turns import SeatName
 from scope_lite.method.config import RunConfig
 from scope_lite.method.dialogue import CONTEXT, Episode, Seat
-from scope_lite.method.panel_file import TextMember, read_text_panel
+from scope_lite.method.panel_file import PanelMember, read_panel
 from scope_lite.method.prompted import PromptedSeat, Sampler, Voice
 from scope_lite.method.scene import Scene, Split
 from scope_lite.method.seats import GatedSeat, ModelSeat
@@ -34,8 +34,7 @@ from scope_lite.models.records import Rollout
 from scope_lite.models.replies import ReplyCache
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import cache_folder, text_panel
-from scope_lite.store.settings import closest
+from scope_lite.store.paths import cache_folder
 
 if TYPE_CHECKING:
     from scope_lite.models.unsloth import UnslothBase
@@ -44,14 +43,14 @@ STREAMS: dict[Split, Literal["simulator", "panel"]] = {"train": "simulator", "te
 """what the random numbers of prompted simulators are keyed by, besides their row"""
 
 
-class TextScene(Scene[TextMember]):
+class TextScene(Scene):
     """Policy and simulators of one run in text."""
 
     threads = None  # a real model gains from every core
 
     def __init__(self, config: RunConfig):
         self.config, self.task = config, open_task(config.world, config.text)
-        self.members = read_text_panel(text_panel(config.world))
+        self.members = read_panel(config.world)
         self._samplers: dict[str | None, Sampler] = {}
         for name in config.simulator.members:
             self.member(name)
@@ -80,20 +79,15 @@ class TextScene(Scene[TextMember]):
     def _unsloth(self) -> UnslothBase | None:
         return unsloth_base(self.config) if self.config.text.training_engine == "unsloth" else None
 
-    def member(self, name: str) -> TextMember:
-        found = next((m for m in self.members if m.name == name), None)
-        if found is None:
-            raise ScopeError(closest(name, [m.name for m in self.members], "simulator"))
-        return found
-
-    def in_both_seats(self) -> TextMember:
-        return TextMember("self", "collapsed", None, 1.0, "", False)
+    @property
+    def in_both_seats(self) -> PanelMember:
+        return PanelMember("self", None, 1.0, "collapsed")
 
     def policy_model(self) -> SeatModel:
         return self.trainable(None, self.policy_sharpness)
 
-    def simulator_model(self, member: TextMember) -> SeatModel:
-        sharpness = self.config.simulator.sharpness or 1 / member.temperature
+    def simulator_model(self, member: PanelMember) -> SeatModel:
+        sharpness = self.config.simulator.sharpness or member.sharpness
         return self.trainable(member.model or self.config.text.simulator_model, sharpness)
 
     def trainable(self, model: str | None, sharpness: float = 1.0) -> SeatModel:
@@ -110,7 +104,7 @@ class TextScene(Scene[TextMember]):
             return UnslothSeat(self._unsloth, sharpness)
         return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer, sharpness=sharpness)
 
-    def prepare(self, members: Sequence[TextMember], split: Split) -> None:
+    def prepare(self, members: Sequence[PanelMember], split: Split) -> None:
         if split == "train":  # those of the panel are opened when they are asked
             for member in members:
                 self.voice(member, split)
@@ -118,7 +112,7 @@ class TextScene(Scene[TextMember]):
     def tasks(self, split: Split) -> int:
         return self.task.count(split)
 
-    def told(self, playing: Sequence[TextMember], shared: RowKeys, split: Split) -> list[str]:
+    def told(self, playing: Sequence[PanelMember], shared: RowKeys, split: Split) -> list[str]:
         """What each row's simulator is told of its person: a persona of this split, or what the panel says."""
         persons = draw_personas(self.task.personas[split], shared)
         everyone = split == "train" and self.config.simulator.kind == "persona"
@@ -133,7 +127,7 @@ class TextScene(Scene[TextMember]):
     def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         return self._sampled(model, keys, "policy", systems, self.config.text.max_new_tokens)
 
-    def seat_learner(self, member: TextMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
+    def seat_learner(self, member: PanelMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         return GatedSeat(self._sampled(model, keys, "simulator", systems, self.config.text.reply_tokens), model)
 
     def _sampled(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], limit: int) -> Seat:
@@ -143,7 +137,7 @@ class TextScene(Scene[TextMember]):
         return ModelSeat(model, keys, seat, list(systems), max_new_tokens=limit)
 
     def seat_members(
-        self, playing: Sequence[TextMember], keys: RowKeys, systems: Sequence[str], split: Split
+        self, playing: Sequence[PanelMember], keys: RowKeys, systems: Sequence[str], split: Split
     ) -> PromptedSeat:
         voices = {member.name: self.voice(member, split) for member in playing}
         return PromptedSeat([voices[m.name] for m in playing], systems, keys, STREAMS[split])
@@ -157,16 +151,11 @@ class TextScene(Scene[TextMember]):
     def context(self, policy: SeatModel) -> int | None:
         return self.config.text.context or getattr(policy.model.config, "max_position_embeddings", None)
 
-    def converse(self, *args: Any, **named: Any) -> list[Rollout]:
-        """As at nano; an engine rests afterwards.
-
-        Raises:
-            ScopeError: no simulator's model can read even its first chat.
-        """
+    def played(self, rollouts: Sequence[Rollout]) -> None:
+        """Raises ScopeError where no simulator could read even the first message."""
         for sampler in self._samplers.values():
             if isinstance(sampler, TextSampler):
                 sampler.readings.forget()  # a resumed run must read what the run that never stopped reads
-        rollouts = super().converse(*args, **named)
         if self._vllm:
             self._vllm.rest()
         if all(r.outcome == CONTEXT and not r.replies for r in rollouts):
@@ -174,7 +163,6 @@ class TextScene(Scene[TextMember]):
                 "no simulator can read its prompt and the first message: set text.simulator_model to a model with a "
                 "longer context, or lower text.reply_tokens"
             )
-        return rollouts
 
     def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float | None]:
         """The share of each outcome, by name, and how well the engine follows the trainer, where there is one."""
@@ -192,22 +180,14 @@ class TextScene(Scene[TextMember]):
                 "text.simulator_model out, or set text.rollout_engine to hf"
             )
 
-    def voice(self, member: TextMember, split: Split = "test") -> Voice:
+    def voice(self, member: PanelMember, split: Split = "test") -> Voice:
         """How a member is asked; in training, as the config says."""
         config, text, in_training = self.config.simulator, self.config.text, split == "train"
-        temperature = 1 / config.sharpness if in_training and config.sharpness else member.temperature
+        sharpness = (config.sharpness if in_training else None) or member.sharpness
         sampler = self._sampler(member.model or text.simulator_model)
-        lists = in_training and config.kind == "verbalized"
-        local = isinstance(sampler, TextSampler)
-        return Voice(
-            sampler,
-            temperature,
-            text.reply_tokens,
-            config.k if lists else None,
-            local if text.grammar is None else text.grammar,
-            text.retries,
-            self.task.speaker,
-        )
+        candidates = config.k if in_training and config.kind == "verbalized" else None
+        by_grammar = isinstance(sampler, TextSampler) if text.grammar is None else text.grammar
+        return Voice(sampler, 1 / sharpness, text.reply_tokens, candidates, by_grammar, text.retries, self.task.speaker)
 
     def _sampler(self, model: str | None) -> Sampler:
         text = self.config.text

@@ -15,11 +15,12 @@ from scope_lite import cli
 from scope_lite.cli.conversation import BASE, TRAINING, YOU, Conversation, load_policy
 from scope_lite.cli.conversation.widget import chat_widget
 from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.episode import NanoEpisode
 from scope_lite.envs.nano.spec import AGENT
 from scope_lite.method.config import method_config
 from scope_lite.method.dialogue import run_dialogues
-from scope_lite.method.nano import choice_sets, nano_episodes
-from scope_lite.method.partner import draw_tasks
+from scope_lite.method.nano import choice_sets
+from scope_lite.method.scene import draw_tasks
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.train import train
 from scope_lite.models.hf import SeatModel, load_base
@@ -114,7 +115,7 @@ def test_a_talk_with_a_member_is_a_rollout_with_it(world):
         told = [policy.scene.world.tasks[t] for t in draw_tasks(len(policy.scene.world.tasks), keys)]
         seat = ModelSeat(policy.model, keys, "policy", told)
         (rollout,) = run_dialogues(
-            nano_episodes(policy.scene.world, told),
+            [NanoEpisode(policy.scene.world, {"policy": task, "simulator": ""}) for task in told],
             seat,
             policy.seat(member.name, keys, policy.told(member.name, keys)),
             keys,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 
@@ -22,11 +22,13 @@ from scope_lite.cli.conversation.speakers import (
 from scope_lite.envs.nano import WORLDS, random_seed
 from scope_lite.envs.nano.users import BeliefUsers, told_prior
 from scope_lite.method.config import TEXT_WORLDS, RunConfig, load_config, method_config
-from scope_lite.method.cotraining import LearningPartner
+from scope_lite.method.cotraining import LearningPartner, open_partner
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.learner import Learner
-from scope_lite.method.nano import NanoScene, OutcomeSeat, draw_prompts
-from scope_lite.method.partner import Partner, draw_tasks
+from scope_lite.method.nano import NanoScene, WorldSeat, draw_prompts
+from scope_lite.method.panel_file import PanelMember
+from scope_lite.method.partner import Partner
+from scope_lite.method.scene import draw_tasks
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import in_format
@@ -56,7 +58,7 @@ class LoadedPolicy(Generic[S]):
     """optimizer steps it has had"""
     scene: S
     model: SeatModel
-    trained_with: Partner[Any] | None
+    trained_with: Partner | None
     """None for a policy that was not trained"""
 
     @property
@@ -78,7 +80,7 @@ class LoadedPolicy(Generic[S]):
             (told,) = self.scene.told(self._playing(partner), row, "test")
         return str(told)
 
-    def _playing(self, partner: str) -> list[Any]:
+    def _playing(self, partner: str) -> list[PanelMember]:
         return [next(m for m in self.scene.members if m.name == partner)]
 
     @property
@@ -140,7 +142,7 @@ class NanoPolicy(LoadedPolicy[NanoScene]):
         world, person = self.scene.world, PersonSeat()
         believed = told_prior(world, world.real_prior, draw_prompts(world, world.real_prior, keys))
         referee = BeliefUsers(world, believed, 1, tasks=draw_tasks(len(world.tasks), keys))
-        return ActSpeaker(YOU, OutcomeSeat(person, referee, keys), world, person)
+        return ActSpeaker(YOU, WorldSeat(referee, keys, person), world, person)
 
     def seat(self, partner: str, keys: RowKeys, system: str) -> Seat:
         """A simulator's seat by its name, as the panel (or the training step) seats it."""
@@ -210,10 +212,10 @@ def load_policy(run: str | Path, root: Path = RUNS) -> NanoPolicy | TextPolicy:
         name, (config, checkpoint) = folder.name, _read(folder)
     scene: NanoScene | TextScene = TextScene(config) if config.is_text else NanoScene(config)
     learner = Learner(scene.policy_model(), config, seed=config.seed)
-    partner: Partner[Any] | None = None
+    partner: Partner | None = None
     if checkpoint is not None:
         learner.load_state(checkpoint.tensors["policy"])
-        partner = scene.partner(learner)
+        partner = open_partner(scene, learner)
         partner.load_state(checkpoint.tensors)
     step = checkpoint.step if checkpoint else 0
     if isinstance(scene, TextScene):

@@ -19,7 +19,7 @@ from scope_lite.cli.conversation.policy import NanoPolicy, TextPolicy
 from scope_lite.cli.conversation.speakers import PolicySpeaker, Speaker
 from scope_lite.envs.turns import SeatName
 from scope_lite.method.dialogue import CONTEXT, TEXT, Episode, Unsaid
-from scope_lite.method.partner import draw_tasks
+from scope_lite.method.scene import draw_tasks
 from scope_lite.models.records import FAILED, Transcript
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError, closest
