@@ -29,7 +29,7 @@ from scope_lite.models.replies import OUTGROWN, Reply, ReplyCache, SamplingConfi
 from scope_lite.store.errors import ScopeError
 from tests.cli.test_chat import play as talk_with
 from tests.cli.test_chat_text import ended, opened, said_by
-from tests.method.test_text_cotraining import opened, play
+from tests.method.test_text_cotraining import opened as played_with, play
 from tests.method.test_text_simulators import KEYS, speak
 from tests.method.test_text_training import (  # noqa: F401  (fixtures)
     NO,
@@ -258,7 +258,7 @@ def test_a_simulator_with_a_short_context_ends_dialogues_and_not_the_run(model, 
 
 
 def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, monkeypatch):  # noqa: F811
-    scene, partner = opened(model, kl_coef=0.1)
+    scene, partner = played_with(model, kl_coef=0.1)
     speaks = ModelSeat.speak
 
     def spoil(seat: ModelSeat, turn: int, kind: str, rows: Any = None) -> list[str]:
@@ -286,7 +286,7 @@ def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, mo
 
 
 def test_the_credit_of_a_group_is_centred_without_what_does_not_count(model):  # noqa: F811
-    scene, partner = opened(model, kl_coef=0.0, reward="curriculum")
+    scene, partner = played_with(model, kl_coef=0.0, reward="curriculum")
     rollouts = play(scene, partner)
     rollouts[0].outcome = FAILED
     rewards = torch.tensor([r.reward for r in rollouts[1:4]])
