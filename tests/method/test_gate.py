@@ -29,7 +29,8 @@ from scope_lite.models.replies import OUTGROWN, Reply, ReplyCache, SamplingConfi
 from scope_lite.store.errors import ScopeError
 from tests.cli.test_chat import play as talk_with
 from tests.cli.test_chat_text import ended, opened, said_by
-from tests.method.test_text_cotraining import opened as played_with, play
+from tests.method.test_text_cotraining import opened as played_with
+from tests.method.test_text_cotraining import play
 from tests.method.test_text_simulators import KEYS, speak
 from tests.method.test_text_training import (  # noqa: F401  (fixtures)
     NO,
