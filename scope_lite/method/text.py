@@ -62,18 +62,16 @@ class TextScene(Scene):
             require_model(other)
         if config.simulator.kind == "trained":
             self._require_trainable(self.member(config.simulator.members[0]).model or other)
-        models = [m.model or other for m in self.members]
-        self._vllm = VllmRollouts(config, models) if config.text.rollout_engine == "vllm" else None
+        self._vllm: VllmRollouts | None = None
+        if config.text.rollout_engine == "vllm":
+            self._vllm = VllmRollouts(config, [m.model or other for m in self.members], lambda: self.loaded)
 
     @cached_property
     def loaded(self) -> LoadedModel:
         """The policy's base; simulators without a model of their own speak with it too."""
         if self._unsloth and self.config.text.rollout_engine == "vllm":
             return self._unsloth.loaded()  # all that speaks is in vLLM: one copy here will do
-        return self._load(self.config.model)
-
-    def _load(self, model: str) -> LoadedModel:
-        return load_model(model, self.config.text.device, self.number_format)
+        return load_model(self.config.model, self.config.text.device, self.number_format)
 
     @cached_property
     def _unsloth(self) -> UnslothBase | None:
@@ -95,14 +93,14 @@ class TextScene(Scene):
 
         Its own adapter, where it has one, is folded into it: that is where training starts.
         """
-        if model is not None and model != self.config.model:
-            loaded = self._load(model)
-            return SeatModel(fold_adapters(loaded.model), loaded.tokenizer, sharpness=sharpness)
-        if self._unsloth:
+        own = model is None or model == self.config.model
+        if own and self._unsloth:
             from scope_lite.models.unsloth import UnslothSeat
 
             return UnslothSeat(self._unsloth, sharpness)
-        return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer, sharpness=sharpness)
+        text = self.config.text
+        loaded = self.loaded if model is None or own else load_model(model, text.device, self.number_format)
+        return SeatModel(fold_adapters(loaded.model), loaded.tokenizer, sharpness=sharpness)
 
     def prepare(self, members: Sequence[PanelMember], split: Split) -> None:
         if split == "train":  # those of the panel are opened when they are asked
@@ -133,7 +131,7 @@ class TextScene(Scene):
     def _sampled(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], limit: int) -> Seat:
         """A model of the trainer's, sampled by the run's rollout engine."""
         if self._vllm:
-            return self._vllm.seat(self.loaded, model, keys, seat, systems, limit)
+            return self._vllm.seat(model, keys, seat, systems, limit)
         return ModelSeat(model, keys, seat, list(systems), max_new_tokens=limit)
 
     def seat_members(
@@ -192,7 +190,7 @@ class TextScene(Scene):
     def _sampler(self, model: str | None) -> Sampler:
         text = self.config.text
         if model not in self._samplers:
-            served = self._vllm.sampler(self.loaded, model) if self._vllm else None
+            served = self._vllm.sampler(model) if self._vllm else None
             if served:
                 self._samplers[model] = served
             elif model is None or model == self.config.model:

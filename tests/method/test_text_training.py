@@ -355,7 +355,7 @@ def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it
     first = config_of(model).fingerprint()
     assert first == config_of(model, text={"budget": 3.0}).fingerprint()
     assert first != config_of(model, text={"turns": 3}).fingerprint()
-    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("0.7", "0.5"), encoding="utf-8")
+    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("1.0", "1.5"), encoding="utf-8")
     assert first != config_of(model).fingerprint()
 
 
