@@ -42,7 +42,7 @@ class WorldSeat:
 
     max_new_tokens = 1
 
-    def __init__(self, users: ScriptedUsers | BeliefUsers, keys: RowKeys, speaker: Seat | None = None):
+    def __init__(self, users: BeliefUsers, keys: RowKeys, speaker: Seat | None = None):
         """``users``: with a hidden type a row, or with a belief over the types that each row's simulator may have been.
         ``speaker``: who says the replies; None: these users."""
         self.users, self.keys, self.speaker = users, keys, speaker

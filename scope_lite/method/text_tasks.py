@@ -71,8 +71,7 @@ def _tau2(domain: str, config: TextConfig) -> TextTask:
     from scope_lite.envs.tau2.episode import MAX_TURNS, USER_STOPS
 
     def begin(number: int, split: Split, about: str) -> Episode:
-        from scope_lite.envs.tau2.environment import guidelines
-        from scope_lite.envs.tau2.episode import open_episode
+        from scope_lite.envs.tau2.benchmark import guidelines, open_episode
         from scope_lite.envs.tau2.prompt import user_system
 
         task = _tau2_tasks(domain, split)[number]
@@ -85,8 +84,7 @@ def _tau2(domain: str, config: TextConfig) -> TextTask:
 
 @cache
 def _tau2_tasks(domain: str, split: Split) -> list[Any]:
-    from scope_lite.envs.tau2.environment import load_tasks
-    from scope_lite.envs.tau2.evaluate import without_quarantined
+    from scope_lite.envs.tau2.benchmark import load_tasks, without_quarantined
 
     return without_quarantined(domain, load_tasks(domain, split))
 
