@@ -61,7 +61,12 @@ class AdapterRun:
 
     def __init__(self, config: AdapterConfig, loaded: LoadedModel, seat: SeatModel, micro_batch: int) -> None:
         text = TextConfig(micro_batch=micro_batch)
-        own = {"learning_rate": config.learning_rate, "lora_rank": config.rank, "kl_coef": 0.0, "text": text}
+        own: dict[str, Any] = {
+            "learning_rate": config.learning_rate,
+            "lora_rank": config.rank,
+            "kl_coef": 0.0,
+            "text": text,
+        }
         self.loaded = loaded
         self.learner = Learner(seat, RunConfig(world="p4g", model=config.model, **own), config.seed)
         self.metrics: list[dict[str, float]] = []
