@@ -1,11 +1,11 @@
 """Diagnostics of a text simulator, its health: measures of its replies in short dialogues, held against thresholds.
 
 The simulator plays users against a partner who says the same lines to everyone (``scripted.play``), and at every turn
-several replies are drawn. What does not pass the gate (``models.gate``) has rows of its own, and the other measures are of the rest: a simulator that
-says nothing is not measured, not collapsed. :func:`measure` turns the replies into numbers, one per dialogue, and
-:func:`report` into means with intervals and a reading. Dialogues are the independent units: turns of one dialogue share
-their beginning. The detectors are plain word patterns (diagnostics.yaml), made to be read and argued with; they find
-the blatant cases and miss the subtle.
+several replies are drawn. What does not pass the gate (``models.gate``) has rows of its own, and the other measures are
+of the rest: a simulator that says nothing is not measured, not collapsed. :func:`measure` turns the replies into
+numbers, one per dialogue, and :func:`report` into means with intervals and a reading. Dialogues are the independent
+units: turns of one dialogue share their beginning. The detectors are plain word patterns (diagnostics.yaml), made to be
+read and argued with; they find the blatant cases and miss the subtle.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -34,9 +33,6 @@ from scope_lite.measure.stats import UNMEASURED, Interval, clustered_interval, s
 from scope_lite.models.gate import REASONS
 from scope_lite.store.escaping import for_markdown
 from scope_lite.store.plain_yaml import read_yaml
-
-if TYPE_CHECKING:
-    pass
 
 OPENING_WORDS = 3
 """Two replies open alike if their first three words agree: a coarser "same" that a few replies can resolve."""
