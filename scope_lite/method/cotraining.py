@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
@@ -122,7 +121,7 @@ class LearningPartner(Partner):
         self.newest = RoutedSeat(parts)
         return self.newest
 
-    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, Any]:
+    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, float | None]:
         """One update on the batch, then a snapshot if it is time for one; what does not count teaches nothing."""
         counted, trained = [r for r in rollouts if r.counts], trainable(rollouts, "simulator_transcript")
         transcripts = list(trained.values())

@@ -7,7 +7,7 @@ told how the batch went.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -75,9 +75,9 @@ class Partner:
         self.newest = self.scene.seat_members(self.playing(keys), keys, systems, "train")
         return self.newest
 
-    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, Any]:
+    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, float | None]:
         """A frozen simulator learns nothing; how it spoke in this step, where it was asked for its words."""
-        return dict(self.newest.metrics()) if isinstance(self.newest, PromptedSeat) else {}
+        return self.newest.metrics() if isinstance(self.newest, PromptedSeat) else {}
 
     def answers(self) -> dict[str, float]:
         """Where the mode stands is worth drawing only when it can move."""

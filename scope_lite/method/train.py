@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,7 +40,7 @@ from scope_lite.store.folder import is_finished
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
 
-OnStep = Callable[[int, int, dict[str, Any]], None]
+OnStep = Callable[[int, int, dict[str, float | None]], None]
 
 
 def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | None = None) -> Path:
@@ -74,7 +73,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         evaluated = [row for row in read_lines(run.path / "metrics.jsonl") if UNSEEN in row]
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
-            metrics: dict[str, Any] = {"step": step}
+            metrics: dict[str, float | None] = {"step": step}
             timing: dict[str, float] = {}
             if step > 0:
                 found, timing = _play_and_learn(config, scene, learner, partner, step)
@@ -128,7 +127,7 @@ def in_format(config: RunConfig, folder: Path) -> RunConfig:
 
 def _play_and_learn(
     config: RunConfig, scene: Scene, learner: Learner, partner: Partner, step: int
-) -> tuple[dict[str, Any], dict[str, float]]:
+) -> tuple[dict[str, float | None], dict[str, float]]:
     """One batch of rollouts and the update of each trained seat on it: metrics, and where the time went."""
     began = time.perf_counter()
     # 1. play
