@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from scope_lite.figures import text as figures
+from scope_lite.figures.style import use_style
 from scope_lite.measure import replies as collapse
 from scope_lite.measure import samples, stats
 from scope_lite.models.replies import Reply
@@ -261,6 +262,7 @@ def test_token_level_quantities_are_sums_of_the_replys_own_numbers() -> None:
 
 
 def test_the_figures_survive_dollar_signs_and_emoji_and_show_every_outcome() -> None:
+    use_style()
     made = table()
     made.loc[0, "text"] = "It costs $5 or $6_{x} 🙂 " + "very long " * 60
     side = figures.replies_side_by_side(made, "0", "a $title$ with ^ signs")
