@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 from scope_lite.envs import p4g_episode
 from scope_lite.envs.cooperbench import PairResult, PairTask, Suite, evaluate_pair, load_split
@@ -16,11 +16,11 @@ from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.envs.prompts import personas, persuadee, persuadee_chat, persuader
 from scope_lite.method.config import TextConfig
 from scope_lite.method.dialogue import CONTEXT, Episode
+from scope_lite.method.scene import Split
 from scope_lite.models.records import FAILED
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import COOPERBENCH_VARIABLE, path_in
 
-Split = Literal["train", "test"]
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """our own tasks need none of pytest's plugins, which take most of the time of a small test"""
 
