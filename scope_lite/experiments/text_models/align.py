@@ -53,8 +53,7 @@ from scope_lite.experiments.text_models.data import batch_of, histories
 from scope_lite.experiments.text_models.packed import PackedSeat
 from scope_lite.measure.samples import mode_share, normalise_reply
 from scope_lite.method.grpo import group_advantages
-from scope_lite.method.text import fold_adapters
-from scope_lite.models.adapters import split_adapter
+from scope_lite.models.adapters import fold_adapters, split_adapter
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import LoadedModel, load_model
 from scope_lite.models.records import Transcript

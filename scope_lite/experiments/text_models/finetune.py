@@ -32,7 +32,7 @@ from scope_lite.experiments.text_models.adapter import (
     write_adapter,
 )
 from scope_lite.experiments.text_models.data import Example, batch_of, encode_splits
-from scope_lite.method.text import fold_adapters
+from scope_lite.models.adapters import fold_adapters
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import LoadedModel, load_model
