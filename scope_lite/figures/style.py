@@ -71,8 +71,7 @@ def finish(fig: Figure, note: str = "", ylabel: str = "") -> Figure:
         ax.set_ylabel(ylabel)
     shared_legend(fig)
     if note:
-        footnote(fig, note)
-    return fig
+        return footnote(fig, note)
 
 
 def shared_legend(fig: Figure) -> None:
