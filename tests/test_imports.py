@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,15 @@ def test_the_package_itself_imports_nothing_of_its_own() -> None:
     assert inside(imports_of(PACKAGE / "__init__.py")) == set()
 
 
+def test_the_files_of_the_method_import_one_way() -> None:
+    """Lazy imports and those for types count, too: static_order raises CycleError, with the circle."""
+    graph = {
+        f"method.{path.stem}": {".".join(name.split(".")[:2]) for name in inside(imports_of(path))}
+        for path in in_places(["method"])
+    }
+    assert "method.train" == list(TopologicalSorter(graph).static_order())[-1]
+
+
 def test_torch_is_not_named_where_it_must_not_go() -> None:
     assert [path.name for path in in_places(WITHOUT_TORCH) if named(imports_of(path), {"torch"})] == []
 
@@ -143,7 +153,7 @@ def test_importing_the_loop_brings_its_own_rooms_and_the_nano_worlds_and_no_pict
     code = "import sys, scope_lite.method.train, scope_lite.method.nano; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
     loaded = set(done.stdout.split())
-    assert not named(loaded, {"matplotlib", "IPython", "seaborn"})
+    assert not named(loaded, {"matplotlib", "IPython", "seaborn", "peft"})
     assert {name.split(".")[0] for name in inside(loaded)} <= {"method", "envs", "models", "store"}
     assert {name.split(".")[1] for name in inside(loaded) if name.startswith("envs.")} <= {"nano", "prompts", "turns"}
     assert all(not named(imports_of(path), {"pandas"}) for path in in_places(["method"]))
@@ -200,7 +210,7 @@ def test_variables_of_this_package_are_read_in_one_place() -> None:
     asking = re.compile(r"environ(\.get\(|\[[^]]+\](?! =))|getenv\(")
     reading = {str(path.relative_to(PACKAGE)) for path in sources() if asking.search(path.read_text(encoding="utf-8"))}
     # an endpoint's key lies in a variable of the user's choice
-    assert reading == {"store/paths.py", "models/endpoint.py"}
+    assert reading == {"store/paths.py", "models/client.py"}
 
 
 @pytest.mark.parametrize(

@@ -170,8 +170,7 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for colour in colours.values()]
     names = [c.removeprefix(ANSWER) for c in colours]
     fig.legend(patches, names, loc="outside upper center", ncols=min(len(names), 3), fontsize=7.5)
-    footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
-    return fig
+    return footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
 
 
 # -- the end of training --------------------------------------------------------------------------------------------
@@ -210,8 +209,7 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
     bar = fig.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=30)
     bar.ax.tick_params(labelsize=7.5)
     seeds = next(iter(panels.values())).index.unique(2).tolist()
-    footnote(fig, f"nano · end of training, a strip a seed (0 to {max(seeds)} from the left), with their mean")
-    return fig
+    return footnote(fig, f"nano · end of training, a strip a seed (0 to {max(seeds)} from the left), with their mean")
 
 
 def _draw_cells(ax: Axes, values: pd.Series) -> plt.cm.ScalarMappable:
@@ -254,9 +252,7 @@ def fake_variance(means: pd.DataFrame) -> Figure:
     )
 
 
-def ends_by_variant(
-    end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str], limits: tuple[float, float] = SHARE
-) -> Figure:
+def ends_by_variant(end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str]) -> Figure:
     """One line a variant, an axes a column: a small point a seed, the mean with its 95 % t-interval."""
     fig, axes = panel_grid(len(columns), 0.7 + 0.27 * len(colours))
     for ax, column in zip(axes, columns, strict=True):
@@ -264,7 +260,7 @@ def ends_by_variant(
             values = end.loc[end["variant"] == variant, column].dropna().astype(float)
             if len(values):
                 dots(ax, values, i, colour, alpha=0.5, shift=0.22, lw=1.5)
-        ax.set(xlim=limits, title=textwrap.fill(named(column), ROW_NAME))
+        ax.set(xlim=SHARE, title=textwrap.fill(named(column), ROW_NAME))
     name_rows(axes, list(colours))
     axes[0].plot([], [], "o", ms=3, alpha=0.5, color="#555555", mew=0, label="a run")
     axes[0].plot([], [], "o-", ms=5, color="#555555", label="mean, 95 % interval")
@@ -302,5 +298,4 @@ def figure_17(table: pd.DataFrame) -> Figure:
     for ax, ylabel in ((pay, "reward, end of training"), (mode, named(MOVED))):
         ax.set(xlabel="pool size K", ylabel=ylabel)
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
-    footnote(fig, note(table, "points"))
-    return fig
+    return footnote(fig, note(table, "points"))
