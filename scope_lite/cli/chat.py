@@ -85,7 +85,7 @@ def chosen(word: str, replies: tuple[str, ...]) -> str:
     Raises:
         ScopeError: if no reply or more than one is meant by it.
     """
-    from scope_lite.method.config import closest
+    from scope_lite.store.errors import closest
 
     if word.isdecimal():
         if not 1 <= int(word) <= len(replies):

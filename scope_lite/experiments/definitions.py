@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from scope_lite.envs.nano.persuasion import random_name
-from scope_lite.method.config import RunConfig, closest, method_config
-from scope_lite.store.errors import ScopeError
+from scope_lite.method.config import RunConfig, method_config
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.plain_yaml import read_yaml
 
 FROZEN_METHODS = ("base", "single", "persona", "verbalized", "ensemble", "unsharpened")

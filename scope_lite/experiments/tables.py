@@ -22,7 +22,8 @@ from scope_lite.experiments.definitions import EXPERIMENTS, runs_of, with_axes
 from scope_lite.experiments.dialogues import dialogues_path, first_and_last, frozen_dialogues
 from scope_lite.experiments.parallel import train_many
 from scope_lite.method.config import TEXT_WORLDS, RunConfig
-from scope_lite.store import folder_path, is_finished, load_metrics, load_timing
+from scope_lite.method.made_of import run_folder
+from scope_lite.store import is_finished, load_metrics, load_timing
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv
 from scope_lite.store.files import replace_text
@@ -113,12 +114,12 @@ def unfinished(
     Args:
         extend: a folder of shipped tables, whose runs count as trained.
     """
-    wanted: dict[str, RunConfig] = {}
+    wanted: dict[Path, RunConfig] = {}
     for name in experiments:
         runs = runs_of(name, seeds)
         lacking = _shipped(extend / f"{name}.csv", runs)[1] if extend else runs
-        wanted |= {config.fingerprint(): config for _, config in lacking}
-    return [c for c in wanted.values() if not is_finished(folder_path(root, c.run_name(), c.fingerprint()))]
+        wanted |= {run_folder(root, config): config for _, config in lacking}
+    return [config for folder, config in wanted.items() if not is_finished(folder)]
 
 
 def hours_for(configs: Sequence[RunConfig], root: Path = RUNS, workers: int | None = None) -> float:
@@ -193,7 +194,7 @@ def _in_order(table: pd.DataFrame, runs: Sequence[Run]) -> pd.DataFrame:
 def _key(run: Run) -> tuple[str, str]:
     """Variant and name of the run's folder, which holds the hash of its content."""
     variant, config = run
-    return variant, folder_path(RUNS, config.run_name(), config.fingerprint()).name
+    return variant, run_folder(RUNS, config).name
 
 
 def _keys_of(table: pd.DataFrame) -> list[tuple[str, str]]:

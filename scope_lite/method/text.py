@@ -33,9 +33,8 @@ from scope_lite.models.pretrained import LoadedModel, load_model, pick_device, p
 from scope_lite.models.records import Rollout
 from scope_lite.models.replies import ReplyCache
 from scope_lite.models.rng import RowKeys
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import cache_folder, text_panel
-from scope_lite.store.settings import closest
 
 if TYPE_CHECKING:
     from scope_lite.models.unsloth import UnslothBase

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.files import Number, plain_disk_errors, read_lines
-from scope_lite.store.folder import read_provenance
-from scope_lite.store.tables import read_config
+from scope_lite.store.folder import read_config, read_provenance
 
 
 def to_tensorboard(folder: Path, out: Path) -> Path:

@@ -12,6 +12,7 @@ and dialogues are still what they were when it was written.
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -42,22 +43,20 @@ from scope_lite.store.files import (
     sync,
     take_lock,
 )
+from scope_lite.store.plain_yaml import read_yaml
+from scope_lite.store.settings import flat
 
 if TYPE_CHECKING:
     import torch
 
+MadeOf = Mapping[str, Mapping[str, Any]]
 RECORDS = ("metrics.jsonl", "timing.jsonl", "rollouts.jsonl")
 RESULTS = ("metrics.jsonl", "rollouts.jsonl")  # the records that are the same at every repetition
 SPARE_SUFFIXES = (".old", ".fresh")
 STATES = ("running", "failed", "finished")
 STATUS = {"state": str, "step": int, "steps": int, "pid": int | None, "since": float | None, "reason": str | None}
 UNKNOWN: dict[str, Any] = {"state": "unknown", "step": 0, "steps": 0, "pid": None, "since": None, "reason": None}
-PROVENANCE = {"fingerprint": str, "started": str, "resumed": list}
-
-
-def folder_path(root: Path, name: str, fingerprint: str) -> Path:
-    """Where a run with this name and configuration lives."""
-    return Path(root) / f"{name}-{fingerprint[:8]}"
+PROVENANCE = {"started": str, "resumed": list, "made_of": dict | None}
 
 
 def lock_path(path: Path) -> Path:
@@ -92,6 +91,26 @@ def read_provenance(path: Path) -> dict[str, Any]:
         return {}
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration saved in a run folder, empty if it never got that far or is damaged."""
+    try:
+        config = read_yaml(path / "config.yaml")
+    except ScopeError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def changed_since(path: Path, made_of: MadeOf) -> list[str]:
+    """What the run in this folder is made of and is another now: settings, and files that it reads.
+
+    Nothing where the folder does not tell: an earlier version made it, or its provenance is lost.
+    """
+    told = read_provenance(path).get("made_of") or {}
+    settings, files = told.get("settings", {}), told.get("files", made_of["files"])
+    changed = [key for key, value in settings.items() if made_of["settings"].get(key, value) != value]
+    return changed + [name for name in {**files, **made_of["files"]} if files.get(name) != made_of["files"].get(name)]
+
+
 def recorded_format(path: Path) -> str:
     """The number format that the run in this folder began in; "auto" where it is not on record."""
     return str(read_provenance(path).get("number_format", "auto"))
@@ -121,11 +140,11 @@ class RunFolder:
         ScopeError: if another process writes this run, or the folder belongs to another configuration.
     """
 
-    def __init__(self, root: Path, config: Mapping[str, Any], name: str, fingerprint: str, fresh: bool = False) -> None:
-        self.path = self.final = folder_path(root, name, fingerprint)
-        self._fresh_path, self._old_path = (self.final.with_name(self.final.name + end) for end in (".fresh", ".old"))
-        self.name, self._config = name, dict(config)
-        self._fingerprint, self._fresh = fingerprint, fresh
+    def __init__(self, path: Path, config: Mapping[str, Any], made_of: MadeOf, fresh: bool = False) -> None:
+        """``config`` is kept to be read; ``made_of`` (``settings``, ``files``) is what tells this run from others."""
+        self.path = self.final = path
+        self._fresh_path, self._old_path = (path.with_name(path.name + end) for end in (".fresh", ".old"))
+        self._config, self._made_of, self._fresh = dict(config), made_of, fresh
         self.finished = False
         self._status: dict[str, Any] = {}
         self._provenance: dict[str, Any] = {}
@@ -134,20 +153,40 @@ class RunFolder:
     # -- entering and leaving ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self.finished = not self._fresh and is_finished(self.final)
-        if self.finished:
+        if self._is_done():
             return self
         self._take_lock()
         try:
             self._settle_swap()
-            # it may have finished while we waited for the lock
-            self.finished = not self._fresh and is_finished(self.final)
-            if not self.finished:
+            if not self._is_done():  # or it finished while we waited for the lock
                 self._prepare()
         except BaseException:
             self._release()
             raise
         return self
+
+    def _is_done(self) -> bool:
+        self.finished = not self._fresh and is_finished(self.final)
+        if self.finished:
+            self._refuse_another()
+        return self.finished
+
+    def _refuse_another(self) -> None:
+        if changed := changed_since(self.path, self._made_of):
+            told = f"run folder {self.path} belongs to another configuration ({', '.join(changed[:3])} differ)"
+            raise ScopeError(f"{told}; use another root with --out")
+
+    def _refuse_named_before(self) -> None:
+        """An earlier version gave this run another name; whether its models are the same now, only its owner knows."""
+        beginning = self.final.name.rpartition("-")[0]
+        for path in sorted(self.final.parent.glob(f"{glob.escape(beginning)}-*")):
+            told, config = read_provenance(path), flat(read_config(path))
+            ours = flat(self._config)
+            if told and not told["made_of"] and config and all(ours.get(k, v) == v for k, v in config.items()):
+                raise ScopeError(
+                    f"{path} holds this run under the name that an earlier version gave it: if its models are still "
+                    f"the same, rename the folder to {self.final.name}; else train anew with --fresh"
+                )
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -195,6 +234,8 @@ class RunFolder:
         remove(self._old_path)
 
     def _prepare(self) -> None:
+        if not self._fresh and not os.path.lexists(self.final):
+            self._refuse_named_before()
         remove(self._fresh_path)
         if self._fresh and is_finished(self.final):
             self.path = self._fresh_path
@@ -208,8 +249,7 @@ class RunFolder:
         with plain_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self._provenance = read_provenance(self.path)
-        if self._provenance.get("fingerprint", self._fingerprint) != self._fingerprint:
-            raise ScopeError(f"run folder {self.path} belongs to another configuration; use another root with --out")
+        self._refuse_another()
         sweep(self.path)
         steps = int(self._config.get("steps") or 0)
         self._status = {"state": "running", "step": read_status(self.path)["step"], "steps": steps}
@@ -224,10 +264,11 @@ class RunFolder:
         if told:
             told["resumed"] = [session for session in told["resumed"] if isinstance(session, dict)] + [facts]
         else:
-            told |= {"fingerprint": self._fingerprint, **facts, "resumed": []}
+            told |= {**facts, "resumed": []}
             if config.exists():
                 told["note"] = "written anew: the file of the sessions before was lost or damaged"
                 log.warning("%s was lost or damaged; written anew", self.path / "provenance.json")
+        told["made_of"] = self._made_of
         self._write_provenance()
         replace_text(config, yaml.safe_dump(self._config, sort_keys=False))
 

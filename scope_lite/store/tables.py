@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from scope_lite.store.checkpoints import steps_in
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.files import Number, read_lines, remove, take_lock
-from scope_lite.store.folder import SPARE_SUFFIXES, is_finished, lock_path, read_provenance, read_status
-from scope_lite.store.plain_yaml import read_yaml
+from scope_lite.store.folder import SPARE_SUFFIXES, is_finished, lock_path, read_config, read_provenance, read_status
+from scope_lite.store.settings import flat
 
 if TYPE_CHECKING:
     import pandas as pd  # takes a second to import: the command line starts without it
@@ -54,15 +54,6 @@ def _load(folders: Iterable[Path], name: str, values: Any) -> pd.DataFrame:
         labels = {"run": folder.name, **{key: config.get(key) for key in LABELS}}
         rows += [{**labels, **record} for record in read_lines(folder / name, others=values)]
     return pd.DataFrame(rows, columns=None if rows else ["run", *LABELS, "step"])
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration saved in a run folder, empty if it never got that far or is damaged."""
-    try:
-        config = read_yaml(folder / "config.yaml")
-    except ScopeError:
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 # -- listing and finding ------------------------------------------------------------------------------------------
@@ -151,19 +142,12 @@ def compare(a: Path, b: Path) -> Comparison:
     """
     import pandas as pd
 
-    first, second = (_flatten(read_config(Path(folder))) for folder in (a, b))
+    first, second = (flat(read_config(Path(folder))) for folder in (a, b))
     settings = [(key, first.get(key), second.get(key)) for key in {**first, **second}]
     config = pd.DataFrame([row for row in settings if row[1] != row[2]], columns=["key", "a", "b"])
     ends, others = (_last_values(Path(folder)) for folder in (a, b))
     rows = [(name, *ends[name], *others[name], others[name][1] - ends[name][1]) for name in ends if name in others]
     return Comparison(config, pd.DataFrame(rows, columns=["metric", "step_a", "a", "step_b", "b", "difference"]))
-
-
-def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _last_values(folder: Path) -> dict[str, tuple[int, float]]:

@@ -386,7 +386,7 @@ def test_a_run_on_any_engine_is_talked_to_through_transformers(run):
     config = config.model_copy(update={"text": config.text.model_copy(update={"rollout_engine": "vllm"})})
     (run / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
     facts = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
-    (run / "provenance.json").write_text(json.dumps({**facts, "fingerprint": config.fingerprint()}), encoding="utf-8")
+    (run / "provenance.json").write_text(json.dumps({**facts, "made_of": made_of(config)}), encoding="utf-8")
     policy = load_policy(run, run.parent)
     assert isinstance(policy, TextPolicy) and policy.scene.config.text.rollout_engine == "hf"
 

@@ -25,6 +25,7 @@ from scope_lite.method.config import TEXT_WORLDS, RunConfig, load_config, method
 from scope_lite.method.cotraining import LearningPartner
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.learner import Learner
+from scope_lite.method.made_of import made_of
 from scope_lite.method.nano import NanoScene, OutcomeSeat, draw_prompts
 from scope_lite.method.partner import Partner, draw_tasks
 from scope_lite.method.seats import ModelSeat
@@ -35,7 +36,7 @@ from scope_lite.models.rng import RowKeys
 from scope_lite.store import Checkpoint, find
 from scope_lite.store.checkpoints import load_newest
 from scope_lite.store.errors import ScopeError, closest
-from scope_lite.store.folder import read_provenance
+from scope_lite.store.folder import changed_since
 from scope_lite.store.paths import RUNS, checked_place
 
 BASE = "base:"
@@ -239,8 +240,9 @@ def _read(folder: Path) -> tuple[RunConfig, Checkpoint | None]:
     """A run's configuration and newest checkpoint (None for a run without a step: its policy is the base model)."""
     config = load_config(folder / "config.yaml")
     # an adapter on other weights would talk, and mean nothing
-    if read_provenance(folder).get("fingerprint") != config.fingerprint():
-        raise ScopeError(f"{folder.name} was trained on models or settings that are not the present ones; train again")
+    if changed := changed_since(folder, made_of(config)):
+        told = f"{folder.name} was trained on models or settings that are not the present ones"
+        raise ScopeError(f"{told} ({', '.join(changed[:3])}); train again")
     checkpoint = load_newest(folder / "checkpoints")
     if checkpoint is None and config.steps:
         raise ScopeError(f"{folder.name} has no checkpoint yet; train on, or talk to {BASE}{config.world}")

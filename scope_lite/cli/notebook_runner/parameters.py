@@ -25,7 +25,7 @@ from pydantic import Field
 
 from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.plain_yaml import parse_yaml, read_yaml
-from scope_lite.store.settings import Settings, checked, closest
+from scope_lite.store.settings import Settings, checked
 
 KINDS: dict[str, tuple[type, ...]] = {
     "int": (int,), "float": (float, int), "str": (str,), "bool": (bool,), "list": (list,), "tuple": (list, tuple),

@@ -28,8 +28,8 @@ from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.method.alarm import collapse
 from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.files import plain_disk_errors, replace_text
+from scope_lite.store.folder import read_config
 from scope_lite.store.paths import checked_place
-from scope_lite.store.tables import read_config
 
 HERE = Path(__file__).parent
 WIDTH = 1400  # pixels of a picture's longer side; the files have 300 dpi, for print
