@@ -26,7 +26,6 @@ from typing import Any
 import torch
 
 from scope_lite import store as runs
-from scope_lite.cli.page import dialogues_of, gather_runs
 from scope_lite.method.config import method_config
 from scope_lite.method.made_of import made_of, run_folder
 from scope_lite.method.train import train
@@ -96,8 +95,6 @@ class Runs:
             lambda: runs.paired_dialogues(self.whole, folder, 9),
             lambda: runs.compare(self.whole, folder),
             lambda: runs.prune(root, finished=True, checkpoints=True),
-            lambda: gather_runs(root, root),
-            lambda: dialogues_of(root),
         ]
         for ask in asked:
             try:

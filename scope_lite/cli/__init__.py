@@ -19,7 +19,6 @@ from scope_lite.cli.models import doctor as check_machine
 from scope_lite.cli.models import nano_app
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
-from scope_lite.cli.report import report
 from scope_lite.cli.results import results_app
 from scope_lite.cli.runs import runs_app
 from scope_lite.cli.simulators import simulator_app
@@ -27,7 +26,7 @@ from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and test two ways to fix it.", OneLineErrors)
-for command in (run, figures, train, chat, check_machine, plan, gpu_check, report):
+for command in (run, figures, train, chat, check_machine, plan, gpu_check):
     app.command()(command)
 for name, commands in (
     ("runs", runs_app),

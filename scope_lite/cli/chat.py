@@ -15,13 +15,14 @@ from rich.text import Text
 from scope_lite import MAX_SEED
 from scope_lite.cli.base import Root, console
 from scope_lite.store import paths
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.escaping import for_terminal
 
 if TYPE_CHECKING:
-    from scope_lite.cli.conversation import Conversation, Message
+    from scope_lite.cli.conversation import Message, Talk
+    from scope_lite.models.records import Rollout
 
-_STYLES = {"agent": "green", "you": "cyan", "outcome": "bold"}
+_STYLES = {"agent": "green", "you": "cyan", "outcome": "bold", "you are told": ""}
 COMMANDS = ("undo", "restart", "quit")
 
 
@@ -31,51 +32,59 @@ def chat(
         str, typer.Option("--with", help="Who answers: you, a panel member (sim-a, real, ...), or 'training'.")
     ] = "you",
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="The same seed and replies give the same talk.")] = 0,
-    alternatives: Annotated[
-        int, typer.Option(min=0, max=1000, help="In text: other samples beside each message. Each costs time.")
-    ] = 3,
     out: Root = paths.RUNS,
 ) -> None:
     """Talk to a trained policy, or let a simulator answer it; one reply a line, also from a pipe."""
-    from scope_lite.cli.conversation import Conversation, load_policy
+    from scope_lite.cli.conversation import Talk, load_policy
 
-    policy = load_policy(run, out)
-    screen = console()
+    policy, screen = load_policy(run, out), console()
+    talk = Talk(policy, partner, seed)
     _line(screen, f"{policy.name}: {policy.about}; seed {seed}", "bold")
-    talk = Conversation(policy, partner, seed, alternatives)
-    if talk.legend:
-        _line(screen, talk.legend)
+    if not talk.replies:
+        _line(screen, "a message's probability is the geometric mean of its tokens' probabilities")
     try:
         converse(talk, screen)
     except (EOFError, KeyboardInterrupt):
         screen.print()
 
 
-def converse(talk: Conversation, screen: Console) -> None:
-    """Take replies and commands until "quit".
+def converse(talk: Talk, screen: Console) -> None:
+    """Play the talk, and again after "undo" and "restart".
 
     Raises:
-        EOFError: when there is no more input.
+        EOFError: after "quit", or when there is no more input.
     """
-    _show_turns(talk, 0, screen)
+    from scope_lite.cli.conversation import Again
+
     while True:
-        if talk.ending is None and not talk.by_hand:
-            _say(talk, None, screen)
-            continue
-        word = _ask(talk, screen)
-        command = word.lower()
         try:
-            if command == "quit":
-                return
-            if command == "undo":
+            rollout = talk.play(lambda: _ask(talk, screen), lambda message: _show(talk, message, screen))
+            _show_ending(talk, rollout, screen)
+            _ask(talk, screen, over=True)
+        except Again:
+            continue
+
+
+def _ask(talk: Talk, screen: Console, over: bool = False) -> str:
+    """A person's next reply; commands are obeyed, and a slip of the hand is no reason to end a talk."""
+    if talk.replies and not over:
+        sentences = [f"{i} {reply}: {talk.sentence(reply)}" for i, reply in enumerate(talk.replies, 1)]
+        screen.print(Columns([_short(text, "cyan") for text in sentences], padding=(0, 3), column_first=True))
+    asked = ", ".join(COMMANDS if over else ("your reply", *COMMANDS)) + ": "
+    while True:
+        word = input(asked if sys.stdin.isatty() else "").strip()
+        try:
+            if word.lower() == "quit":
+                raise EOFError
+            if word.lower() == "undo":
                 talk.undo()
-                _show_turns(talk, len(talk.turns) - 1, screen)
-            elif command == "restart":
+            if word.lower() == "restart":
                 talk.restart()
-                _show_turns(talk, 0, screen)
-            elif word:
-                _say(talk, chosen(command, talk.replies) if talk.replies else word, screen)
-        except ScopeError as error:  # a slip of the hand is no reason to end a talk
+            if word and over:
+                raise ScopeError("the talk is over; undo, or restart")
+            if word:
+                return chosen(word.lower(), talk.replies) if talk.replies else word
+        except ScopeError as error:
             typer.echo(f"scope-lite: {for_terminal(str(error))}", err=True)
 
 
@@ -85,8 +94,6 @@ def chosen(word: str, replies: tuple[str, ...]) -> str:
     Raises:
         ScopeError: if no reply or more than one is meant by it.
     """
-    from scope_lite.store.errors import closest
-
     if word.isdecimal():
         if not 1 <= int(word) <= len(replies):
             raise ScopeError(f"no reply {word}: give 1 to {len(replies)}, a name, or {', '.join(COMMANDS)}")
@@ -99,72 +106,31 @@ def chosen(word: str, replies: tuple[str, ...]) -> str:
     return fitting[0]
 
 
-def _ask(talk: Conversation, screen: Console) -> str:
-    asked = ", ".join(COMMANDS if talk.ending else ("your reply", *COMMANDS)) + ": "
-    return input(asked if sys.stdin.isatty() else "").strip()
-
-
-def _say(talk: Conversation, reply: str | None, screen: Console) -> None:
-    """Pass the reply on, and show it and what comes of it."""
-    answered = len(talk.turns) - 1
-    talk.say(reply)
-    if heard := talk.turns[answered].reply:
-        _show_message(talk, heard, screen)
-    _show_turns(talk, answered + 1, screen)
-
-
-def _show_turns(talk: Conversation, first: int, screen: Console) -> None:
-    """The turns from number ``first`` (from 0), and (for a person) what can be answered, or how it ended."""
-    if first == 0 and talk.told:
-        _line(screen, f"\nyou are told: {talk.sentence(talk.told)}")
-    for number, turn in enumerate(talk.turns[first:], first + 1):
-        _line(screen, f"\n{talk.heading(number)}", "bold")
-        _show_message(talk, turn.act, screen)
-        if turn.reply:
-            _show_message(talk, turn.reply, screen)
-    if talk.ending:
-        _show_ending(talk, screen)
-    elif talk.by_hand and talk.replies:
-        listed = [_short(f"{i} {reply}: {talk.sentence(reply)}", "cyan") for i, reply in enumerate(talk.replies, 1)]
-        screen.print(Columns(listed, padding=(0, 3), column_first=True))
-
-
-def _show_message(talk: Conversation, message: Message, screen: Console) -> None:
-    """What was said, and below it a bar for everything that was likely enough; a person's has none."""
-    label = f" ({message.label})" if message.label else ""
+def _show(talk: Talk, message: Message, screen: Console) -> None:
+    """What was said, and below it a bar for everything that was likely enough."""
+    if heading := talk.heading(message):
+        _line(screen, f"\n{heading}", "bold")
     # set in, so that no line of a reply passes for one of ours
-    said = for_terminal(f"{message.speaker}: {message.sentence}{label}", "\n  ")
-    _line(screen, said, _STYLES.get(message.speaker, "magenta"))
+    _line(screen, for_terminal(message.line, "\n  "), _STYLES.get(message.speaker, "magenta"))
     if not message.probabilities:
         return
-    from scope_lite.cli.conversation import in_figures
-
     options = message.options()
     table = Table(box=None, show_header=False, padding=(0, 1))
     for said, p in options.items():
         mark, style = (">", "bold") if said == message.said else ("", "dim")
-        chance, length = in_figures(p)
-        bar = Bar(1, 0, length, width=min(24, screen.width // 6))
-        if talk.replies:
-            table.add_row(Text(mark), _short(said, style), chance, bar, _short(talk.sentence(said), "dim"))
-        else:  # words of any length
-            table.add_row(Text(mark), chance, bar, Text(for_terminal(said), style))
-    others = len(message.probabilities) - len(options)
-    if others:
-        table.add_row("", Text(f"{others} others", "dim"), f"{1 - sum(options.values()):.3f}", "", "")
+        bar = Bar(1, 0, p, width=min(24, screen.width // 6))
+        table.add_row(mark, _short(said, style), f"{p:.3f}", bar, _short(talk.sentence(said), "dim"))
+    if others := len(message.probabilities) - len(options):
+        table.add_row("", Text(f"{others} others", "dim"), f"{1 - sum(options.values()):.3f}")
     screen.print(table)
 
 
-def _show_ending(talk: Conversation, screen: Console) -> None:
-    ending = talk.ending
-    assert ending is not None
-    _line(screen, "\nthe end", "bold")
-    if talk.revealed:
-        _line(screen, talk.revealed)
-    _show_message(talk, ending.outcome, screen)
-    expected = ending.expected_reward
+def _show_ending(talk: Talk, rollout: Rollout, screen: Console) -> None:
+    if revealed := talk.revealed(rollout.task):
+        _line(screen, revealed)
+    expected = talk.expected_reward()
     more = "" if expected is None else f" (expected after this talk: {expected:.2f})"
-    _line(screen, f"reward {ending.reward:.2f}{more}", "bold")
+    _line(screen, f"reward {rollout.reward:.2f}{more}", "bold")
 
 
 def _short(text: str, style: str) -> Text:

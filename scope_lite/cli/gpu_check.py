@@ -189,8 +189,8 @@ def measure(check: Check, model: str, on_cpu: bool) -> Result:
 
         peak = torch.cuda.max_memory_allocated()
         size = torch.cuda.get_device_properties(0).total_memory / 1e9
-        memory = plan(config, card(str(round(size)))).memory
-        parts = [{**phase, **dict.fromkeys(UNCOUNTED, 0.0)} for phase in (memory.rollouts, memory.training)]
+        made = plan(config, card(str(round(size))))
+        parts = [{**phase, **dict.fromkeys(UNCOUNTED, 0.0)} for phase in (made.rollouts, made.training)]
         planned = max(sum(phase.values()) for phase in parts) / GIB
     speed = float(timing["tokens_per_second"].dropna().iloc[-1])
     said = f"reward {last['reward']:.2f}, entropy {last['entropy']:.2f} nats"

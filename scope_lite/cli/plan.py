@@ -1,4 +1,4 @@
-"""``scope-lite plan``: where a GPU's memory goes and how fast it can be, before anything is loaded."""
+"""``scope-lite plan``: where a GPU's memory goes, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def plan(
     setting: Setting = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the memory here, too (.png or .pdf).")] = None,
 ) -> None:
-    """Plan memory and time of a run in real text on one GPU; exit code 2 and the setting to change if it cannot fit."""
+    """Plan the memory of a run in real text on one GPU; exit code 2 and the setting to change if it cannot fit."""
     run_config = make_config(config, setting, model=model, method=method, world=world or (None if config else "p4g"))
     from scope_lite.cli.planner import GIB, card, require_fit
     from scope_lite.cli.planner import plan as make_plan
 
     made = make_plan(run_config, card(gpu))
-    work, shape, room = made.work, made.shape, made.card.memory / GIB
+    shape, room = made.shape, made.card.memory / GIB
     typer.echo(f"{shape.name}, {shape.parameters / 1e9:.2f}B parameters, on {made.card.name}: GiB of {room:.1f}")
     table = made.table()
     table.loc[len(table)] = ["in all", table["rollouts"].sum(), table["training"].sum()]
@@ -35,12 +35,7 @@ def plan(
 
         draw(figure, lambda: memory_bars(made.table(), room, f"{shape.name} on {made.card.name}"))
     require_fit(made)
-    like = f", bandwidth and arithmetic of {made.card.like}" if made.card.like else ""
-    typer.echo(f"a step of {work.dialogues} dialogues, {work.turns} turns, transcripts of {work.context} tokens{like}")
-    print_table(made.speed())
-    if made.rereads:
-        typer.echo(
-            f"the KV cache holds {made.memory.kv_room / made.memory.kv_wanted:.0%} of both seats' transcripts, so each "
-            "turn reads its history again; a larger text.vllm_share avoids that"
-        )
-    typer.echo("evaluation on a panel is not counted; allowances are stated in scope_lite/cli/planner, not measured")
+    typer.echo(
+        f"a step of {made.dialogues} dialogues, {run_config.text.turns} turns, {made.context} tokens a transcript"
+    )
+    typer.echo("allowances are stated in scope_lite/cli/planner, not measured")

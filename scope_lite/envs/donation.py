@@ -23,12 +23,13 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
-
-import pandas as pd
+from typing import TYPE_CHECKING, NamedTuple
 
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import DATA
+
+if TYPE_CHECKING:
+    import pandas as pd  # a run in text reads amounts, and no table
 
 PAYMENT = 2.0
 """Dollars that a participant is paid for the dialogue: the most that can be given."""
@@ -334,6 +335,8 @@ def read_table(path: Path = UTTERANCES) -> pd.DataFrame:
     Raises:
         ScopeError: the file is absent or has other columns.
     """
+    import pandas as pd
+
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values={"label": [""]}, dtype={"utterance": str})
         read = pd.Series([read_donation(text) for text in table["utterance"]], index=table.index, dtype=float)

@@ -86,15 +86,13 @@ def world_properties(names: Sequence[str]) -> pd.DataFrame:
 
 
 def _properties(world: World) -> dict[str, float]:
-    spec, start = world.spec, 0.0
+    spec, start = world.spec, world.spec.initial_state
     favourite, other = list(spec.prior)[:2]
     own, wrong = f"appeal-{favourite}", f"appeal-{other}"
     exploit, honest = (policy_value(world, world.prior, f, COLLAPSED_SHARPNESS) for f in (repeat(own), ask_then_match))
 
     def interest(act: str) -> float:
-        after = spec.step(favourite, start, act, "no")
-        assert isinstance(after, float)
-        return after
+        return float(spec.step(favourite, start, act, "no").interest)
 
     return {
         "exploit gain": exploit - honest,

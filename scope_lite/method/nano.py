@@ -47,7 +47,7 @@ class ScriptedSeat:
 
     max_new_tokens = 0
 
-    def __init__(self, world: World, users: ScriptedUsers | BeliefUsers, keys: RowKeys):
+    def __init__(self, world: World, users: BeliefUsers, keys: RowKeys):
         self.world, self.users, self.keys = world, users, keys
         self.transcripts: list[Transcript | None] = [None] * len(keys)
         self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
@@ -299,7 +299,7 @@ class NanoScene(Scene[PanelMember]):
         shared = keys.by_group()
         return seat_simulator(self.world, model, member.population, keys, shared, self.outcome, self.rule, systems)
 
-    def _own_users(self, member: PanelMember, keys: RowKeys) -> ScriptedUsers | BeliefUsers:
+    def _own_users(self, member: PanelMember, keys: RowKeys) -> BeliefUsers:
         """Scripted users, or (a member with another sharpness than 1) the exact simulator of its population."""
         prior, tasks = self.world.prior_vector(member.population), draw_tasks(len(self.world.tasks), keys)
         if member.kind == "scripted":

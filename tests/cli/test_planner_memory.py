@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +11,10 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, Olmo3Config, Qwen3Config
+from transformers import AutoModelForCausalLM, DynamicCache
 
-from scope_lite.cli import planner
-from scope_lite.cli.planner import memory, shapes
+from scope_lite.cli.planner import from_config, shape_of
+from scope_lite.cli.planner.shapes import KNOWN, NF4_BYTES
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.lora import LORA_TARGETS
 from scope_lite.models.records import Transcript, collate
@@ -74,36 +74,25 @@ class LiveBytes(TorchDispatchMode):
 # -- counts of parameters ---------------------------------------------------------------------------------------------
 
 PUBLISHED = {
-    "Qwen3-4B-Instruct-2507": (Qwen3Config, 4_022_468_096),
-    "Qwen3-8B": (Qwen3Config, 8_190_735_360),
-    "Olmo-3-7B-Instruct": (Olmo3Config, 7_298_011_136),
-    "SmolLM2-135M-Instruct": (LlamaConfig, 134_515_008),
-}
+    "Qwen3-4B-Instruct-2507": 4_022_468_096, "Qwen3-8B": 8_190_735_360, "Olmo-3-7B-Instruct": 7_298_011_136,
+    "SmolLM2-135M-Instruct": 134_515_008,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", planner.KNOWN, ids=lambda shape: shape.name)
-def test_a_known_models_parameters_are_those_of_the_model_on_the_meta_device(shape: planner.ModelShape) -> None:
-    kind, published = PUBLISHED[shape.name]
-    config = kind(
-        hidden_size=shape.hidden, intermediate_size=shape.intermediate, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads, head_dim=shape.head_dim,
-        vocab_size=shape.vocabulary, tie_word_embeddings=shape.tied, max_position_embeddings=shape.max_context,
-    )  # fmt: skip
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    assert shape.parameters == sum(p.numel() for p in model.parameters()) == published
-    # and the other way: the shape that is read from that config is the one in the table
-    assert dataclasses.replace(shapes.from_config(config), name=shape.name) == shape
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_known_models_parameters_are_those_that_its_publisher_counts(name: str) -> None:
+    assert set(PUBLISHED) == set(KNOWN) and shape_of(name).parameters == PUBLISHED[name]
+    windowed = [kind for kind in getattr(shape_of(name).config, "layer_types", []) if kind == "sliding_attention"]
+    assert len(windowed) == (24 if name.startswith("Olmo") else 0)
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_every_architectures_parameters_and_adapters_are_counted(kind: str, tied: bool) -> None:
     config = tiny(kind, tied=tied)
-    shape = shapes.from_config(config)
+    shape = from_config(config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
-        assert shape.parameters == sum(p.numel() for p in model.parameters())
         peft = get_peft_model(model, LoraConfig(r=RANK, target_modules=list(LORA_TARGETS)))
     assert shape.lora(RANK) == sum(p.numel() for p in peft.parameters() if p.requires_grad)
 
@@ -114,9 +103,8 @@ def test_the_hf_engines_own_adapter_is_counted_head_and_all(tied: bool) -> None:
     seat = SeatModel.__new__(SeatModel)
     seat.model = model
     seat.add_adapter(RANK, alpha=8, seed=0)
-    work = made(training_engine="hf", lora_rank=RANK).work
-    counted = memory.adapter_parameters(shapes.from_config(model.config), work)
-    assert counted == sum(p.numel() for p in seat.trainable())
+    plan = replace(made(training_engine="hf", lora_rank=RANK), shape=from_config(model.config))
+    assert plan.adapter == sum(p.numel() for p in seat.trainable())
     assert {p.dtype for p in seat.trainable()} == {torch.float32}  # four bytes each, and so their gradients
 
 
@@ -128,15 +116,15 @@ def test_adamw_keeps_eight_bytes_a_parameter() -> None:
     moments = [t for t in optimizer.state[weight].values() if t.shape == weight.shape]
     assert sum(t.nbytes for t in moments) == 8 * weight.numel()
     plan = made(method="single")
-    assert plan.memory.training["optimizer"] == 8 * memory.adapter_parameters(plan.shape, plan.work)
+    assert plan.training["optimizer"] == 8 * plan.adapter
 
 
 def test_four_bits_shrink_the_matrices_only() -> None:
-    shape = planner.KNOWN[1]
-    saved = memory.weight_bytes(shape, 16) - memory.weight_bytes(shape, 4)
-    assert saved == pytest.approx((2 - memory.NF4_BYTES) * shape.matrices)
+    shape = shape_of("Qwen3-8B")
+    saved = shape.weight_bytes(16) - shape.weight_bytes(4)
+    assert saved == pytest.approx((2 - NF4_BYTES) * shape.matrices)
     # 64 weights share a byte of scale, 256 scales a float: by hand for one block of 64 x 256 weights
-    assert memory.NF4_BYTES * 64 * 256 == 64 * 256 / 2 + 256 + 4
+    assert NF4_BYTES * 64 * 256 == 64 * 256 / 2 + 256 + 4
 
 
 # -- tensors of a forward and a backward pass -------------------------------------------------------------------------
@@ -146,19 +134,19 @@ def test_four_bits_shrink_the_matrices_only() -> None:
 @pytest.mark.parametrize("sizes", [{}, {"num_key_value_heads": 4, "intermediate_size": 96}], ids=["wide", "narrow"])
 def test_a_layer_keeps_exactly_the_counted_bytes(kind: str, sizes: dict[str, int]) -> None:
     two, three = (saved_bytes(adapted(tiny(kind, layers, **sizes))) for layers in (2, 3))
-    shape = shapes.from_config(tiny(kind, **sizes))
-    assert three - two == ROWS * TOKENS * memory.saved_per_token(shape, RANK)
+    shape = from_config(tiny(kind, **sizes))
+    assert three - two == ROWS * TOKENS * shape.saved_per_token(RANK)
 
 
 def test_a_checkpointed_model_keeps_its_layers_inputs_and_the_final_norm() -> None:
     config = tiny("qwen3", 3)
-    kept = memory.kept_activations(shapes.from_config(config), RANK, ROWS * TOKENS, checkpointing=True)
+    kept = from_config(config).kept_activations(RANK, ROWS * TOKENS, checkpointing=True)
     assert saved_bytes(adapted(config), checkpointing=True) == kept
 
 
 def test_a_model_that_is_not_checkpointed_keeps_what_is_counted_but_for_the_rotary_tables() -> None:
     config = tiny("qwen3", 3)
-    kept = memory.kept_activations(shapes.from_config(config), RANK, ROWS * TOKENS, checkpointing=False)
+    kept = from_config(config).kept_activations(RANK, ROWS * TOKENS, checkpointing=False)
     assert saved_bytes(adapted(config)) - kept == 2 * 2 * TOKENS * 24  # cosine and sine, bf16, once for all rows
 
 
@@ -168,7 +156,7 @@ def test_a_model_that_is_not_checkpointed_keeps_what_is_counted_but_for_the_rota
 )
 def test_the_peak_of_a_training_step_is_the_planned_one(checkpointing: bool, sizes: dict[str, int]) -> None:
     config = tiny("qwen3", 3, **sizes)
-    model, shape = adapted(config), shapes.from_config(config)
+    model, shape = adapted(config), from_config(config)
     base = model.get_base_model()
     if checkpointing:
         base.gradient_checkpointing_enable({"use_reentrant": False})
@@ -178,8 +166,8 @@ def test_the_peak_of_a_training_step_is_the_planned_one(checkpointing: bool, siz
     with live:
         base.model(input_ids=tokens, use_cache=False).last_hidden_state.float().sum().backward()
     count = ROWS * TOKENS
-    planned = memory.kept_activations(shape, RANK, count, checkpointing)
-    planned += memory.backward_extra(shape, RANK, count, checkpointing) + 4 * shape.lora(RANK)
+    planned = shape.kept_activations(RANK, count, checkpointing)
+    planned += shape.backward_extra(RANK, count, checkpointing) + 4 * shape.lora(RANK)
     assert live.peak <= 1.02 * planned  # never much more
     assert live.peak >= 0.8 * planned  # and the plan is no wild guess
 
@@ -209,7 +197,7 @@ def test_logits_cost_the_counted_bytes_at_trained_tokens_and_nothing_elsewhere(e
             logprobs = log_all.gather(-1, batch.targets[:, None])[:, 0]
         logprobs.mean().backward()
     assert log_all.shape == (trained, vocabulary)
-    assert live.peak == pytest.approx(memory.logit_bytes(vocabulary, trained, engine == "unsloth"), rel=0.05)
+    assert live.peak == pytest.approx(from_config(config).logit_bytes(trained, engine == "unsloth"), rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "olmo3"])
@@ -217,25 +205,26 @@ def test_the_cache_of_a_sequence_has_the_counted_bytes(kind: str) -> None:
     config = tiny(kind, 4)
     if kind == "olmo3":
         config.sliding_window = 16
-    shape = shapes.from_config(config)
+    shape = from_config(config)
     cache = DynamicCache(config=config)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     with torch.no_grad():
         model(input_ids=ids()[:1], past_key_values=cache)
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     # transformers drops the token that the next one pushes out of the window one step early
-    early = 2 * 2 * shape.keys * shape.windowed_layers
+    windowed = getattr(config, "layer_types", []).count("sliding_attention") if kind == "olmo3" else 0
+    early = 2 * 2 * shape.keys * windowed
     assert held == shape.kv_bytes(TOKENS) - early
-    assert (kind == "olmo3") == (shape.windowed_layers == 3)
+    assert (kind == "olmo3") == (windowed == 3)
     assert shape.kv_bytes(10) == 2 * 2 * shape.keys * 4 * 10  # shorter than the window: every layer keeps all
 
 
 @pytest.mark.parametrize("sizes", [{}, {"intermediate_size": 800}, {"num_attention_heads": 16}], ids=str)
 def test_reading_a_prompt_needs_what_is_planned(sizes: dict[str, int]) -> None:
     config = tiny("qwen3", 3, **sizes)
-    model, tokens, shape = adapted(config), ids(), shapes.from_config(config)
+    model, tokens, shape = adapted(config), ids(), from_config(config)
     live = LiveBytes([*model.parameters(), *model.buffers(), tokens])
     with live, torch.no_grad():
         held = model.get_base_model().model(input_ids=tokens, past_key_values=DynamicCache(config=config))
-    planned = ROWS * (shape.kv_bytes(TOKENS) + TOKENS * memory.reading_per_token(shape))
+    planned = ROWS * (shape.kv_bytes(TOKENS) + TOKENS * shape.reading_per_token())
     assert held is not None and 0.85 * planned <= live.peak <= 1.05 * planned

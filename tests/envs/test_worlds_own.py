@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite import cli
-from scope_lite.envs.nano import SHIPPED, WORLDS, compile_world, get_world, register
+from scope_lite.envs.nano import SHIPPED, WORLDS, check_spec, compile_world, get_world, load_files, register
 from scope_lite.envs.nano.coding import coding
-from scope_lite.envs.nano.own import VARIABLE, check_spec, load_files
 from scope_lite.envs.nano.persuasion import persuasion
 from scope_lite.experiments import nano_models as nano
 from scope_lite.experiments.nano_models import panel_members
@@ -71,13 +70,13 @@ def test_a_world_that_cannot_work_is_refused_in_one_line(changes, message):
 
 def test_the_shipped_worlds_would_pass_under_another_name():
     for name in SHIPPED:
-        check_spec(replace(WORLDS[name](), name="own_world"), SHIPPED)
+        check_spec(replace(WORLDS[name](), name="own_world"))
 
 
 def test_what_is_asked_of_the_types_is_what_the_panel_needs():
     three = {"heart": 0.5, "facts": 0.3, "trust": 0.2}
     spec = replace(OWN, prior=three)
-    check_spec(spec, SHIPPED)
+    check_spec(spec)
     for member in panel_members(compile_world(spec)):
         assert sum(member.population.values()) == pytest.approx(1), member.name
     with pytest.raises(IndexError):  # and with two there is no panel
@@ -88,7 +87,7 @@ def test_users_who_are_told_things_need_as_many_types_for_each_prompt():
     spec = replace(coding(), name="own_world")
     uneven = {z: p for z, p in spec.prior.items() if z != "quiet-2"}
     with pytest.raises(ScopeError, match="as many for each prompt"):
-        check_spec(replace(spec, prior=uneven), SHIPPED)
+        check_spec(replace(spec, prior=uneven))
 
 
 def test_a_file_named_in_the_environment_is_there_in_a_new_process(tmp_path):
@@ -100,7 +99,7 @@ def test_a_file_named_in_the_environment_is_there_in_a_new_process(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, VARIABLE: str(file)},
+        env={**os.environ, paths.WORLDS_VARIABLE: str(file)},
         capture_output=True,
         text=True,
         encoding="utf-8",

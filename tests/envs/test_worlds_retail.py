@@ -5,7 +5,7 @@ import pytest
 
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.exact import ask_then_match, optimal_value, policy_value
-from scope_lite.envs.nano.persuasion_hard import SATED_AFTER, TASTES, ask_again
+from scope_lite.envs.nano.persuasion import CHANGING_TASTES, SATED_AFTER, Mood, ask_again
 from scope_lite.envs.nano.retail import AIRLINE, RETAIL, confirm_first, look_up_first
 from scope_lite.experiments.nano_models import build_tokenizer, panel_members, sample_dialogues
 
@@ -197,8 +197,8 @@ def test_the_rule_costs_a_policy_that_never_looks_it_up():
 
 def test_in_persuasion_hard_a_taste_that_was_served_is_over():
     world = get_world("persuasion_hard")
-    for user, (first, then) in TASTES.items():
-        served = (3.0, SATED_AFTER)
+    for user, (first, then) in CHANGING_TASTES.items():
+        served = Mood(3.0, SATED_AFTER)
         assert world.spec.step(user, served, f"appeal-{first}", "no")[0] < served[0]
         assert world.spec.step(user, served, f"appeal-{then}", "yes")[0] > served[0]
 

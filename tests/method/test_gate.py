@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from benchmarks import fuzz_replies
-from scope_lite.cli.conversation import TRAINING, speakers
+from scope_lite.cli.conversation import TRAINING
 from scope_lite.measure import replies as collapse
 from scope_lite.method.dialogue import CONTEXT, Unsaid
 from scope_lite.method.learner import Learner
@@ -26,8 +26,8 @@ from scope_lite.models.generate import TextSampler
 from scope_lite.models.records import FAILED
 from scope_lite.models.replies import OUTGROWN, Reply, ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
-from tests.cli.test_chat_text import messages, opened, said_by
-from tests.cli.test_chat_text import play as talk_with
+from tests.cli.test_chat import play as talk_with
+from tests.cli.test_chat_text import ended, opened, said_by
 from tests.method.test_text_cotraining import open_partner, play
 from tests.method.test_text_simulators import KEYS, speak
 from tests.method.test_text_training import (  # noqa: F401  (fixtures)
@@ -301,24 +301,21 @@ def test_the_credit_of_a_group_is_centred_without_what_does_not_count(model):  #
 @pytest.mark.parametrize("bad", ["", "<think>I would", "\ud83d", "Sure.\nuser\nWhy?"])
 def test_a_simulator_that_says_nothing_usable_ends_the_talk_and_is_never_heard(bad, model, scripted):  # noqa: F811
     scripted(bad)
-    talk = talk_with(opened(model), "plain")
-    assert talk.ending and talk.ending.outcome.said == FAILED and "does not count" in talk.transcript
-    assert said_by(talk, "plain") == [] and talk.ending.reward == 0
+    played = talk_with(opened(model), "plain")
+    assert ended(played) == (FAILED, 0) and "does not count" in played.transcript and said_by(played, "plain") == []
     scripted(bad, NO)
-    talk = talk_with(opened(model, text={"retries": 40}), "plain", alternatives=6)
-    assert set(said_by(talk, "plain")) == {NO}
-    assert all(set(m.probabilities) == {NO} for m in messages(talk) if m.speaker == "plain")
+    assert set(said_by(talk_with(opened(model, text={"retries": 40}), "plain"), "plain")) == {NO}
 
 
 def test_a_simulator_whose_model_cannot_read_more_ends_the_talk_in_a_sentence(model, monkeypatch):  # noqa: F811
     monkeypatch.setattr(Scripted, "sample", lambda self, chats, n, config=None: [[OUTGROWN] * n for _ in chats])
     monkeypatch.setattr(TextScene, "_sampler", lambda scene, model: Scripted())
-    talk = talk_with(opened(model), "plain")
-    assert talk.ending and talk.ending.outcome.said == CONTEXT and "outgrew" in talk.ending.outcome.sentence
+    played = talk_with(opened(model), "plain")
+    assert ended(played)[0] == CONTEXT and "outgrew" in played.transcript
 
 
 def test_a_learning_simulator_that_says_nothing_usable_ends_the_talk(model, monkeypatch):  # noqa: F811
     policy = opened(model, "cotraining")
-    monkeypatch.setattr(speakers, "newest_said", lambda *_: Said("", "markup"))
-    talk = talk_with(policy, TRAINING)
-    assert talk.ending and talk.ending.outcome.said == FAILED and said_by(talk, TRAINING) == []
+    monkeypatch.setattr("scope_lite.method.seats.newest_said", lambda *_: Said("", "markup"))
+    played = talk_with(policy, TRAINING)
+    assert ended(played)[0] == FAILED and said_by(played, TRAINING) == []

@@ -311,8 +311,7 @@ def test_a_new_key_changes_no_name_at_its_default_and_every_name_at_another_valu
 
 
 def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, monkeypatch):
-    from scope_lite.envs.nano import WORLDS, get_world
-    from scope_lite.envs.nano.own import load_files
+    from scope_lite.envs.nano import WORLDS, get_world, load_files
     from tests.envs.test_worlds_own import FILE
 
     own, notebook = tmp_path / "own.py", tmp_path / "03_one.ipynb"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from scope_lite.cli.base import print_table
-from scope_lite.cli.chat import _show_message
+from scope_lite.cli.chat import _show
+from scope_lite.cli.conversation import Message
 from scope_lite.figures import tables
 from scope_lite.measure.replies import read_replies, write_replies
 from scope_lite.store.errors import ScopeError
@@ -61,11 +62,10 @@ def test_tables_and_messages_are_printed_without_what_a_terminal_would_obey(caps
     print_table(pd.DataFrame({f"run{HOSTILE}": [HOSTILE], "reward": [0.5]}), f"runs in {HOSTILE}")
     print_table(pd.DataFrame(), HOSTILE)
     reply = f"{HOSTILE}\nreward 1.00"
-    message = SimpleNamespace(speaker="sim-a", sentence=reply, said=reply, label=HOSTILE, probabilities={reply: 0.5})
-    message.options = lambda: {reply: 0.5}
-    _show_message(SimpleNamespace(replies=()), message, Console(width=200))  # type: ignore[arg-type]
+    talk = SimpleNamespace(heading=lambda message: "", sentence=lambda said: said)
+    _show(talk, Message("sim-a", HOSTILE, reply, 0.5, {HOSTILE: 0.5}), Console(width=200))  # type: ignore[arg-type]
     shown = capsys.readouterr().out
-    assert not obeyed(shown) and shown.count(r"\x1b[2J") == 7
+    assert not obeyed(shown) and shown.count(r"\x1b[2J") == 8
     assert not any(line.startswith("reward 1.00") for line in shown.splitlines()), "a reply cannot write a line of ours"
 
 

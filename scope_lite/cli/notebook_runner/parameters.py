@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field
 
-from scope_lite.store.errors import ScopeError, first_line
+from scope_lite.store.errors import ScopeError, closest, first_line
 from scope_lite.store.plain_yaml import parse_yaml, read_yaml
 from scope_lite.store.settings import Settings, checked
 

@@ -1,110 +1,104 @@
-"""The shape of a decoder-only language model, and the counts that follow from it: parameters, LoRA, FLOPs, KV bytes.
+"""The shape of a decoder-only language model, from its config and its model on the meta device, and the bytes it takes.
 
-Known models of the paper are in a table; any other is read from its ``config.json``. Nothing is loaded.
+Known models of the paper are in ``known_models.yaml``; any other is read from its ``config.json``. Nothing is loaded.
+Bytes are those of transformers and peft in bf16. Unsloth's fused kernels keep less: for it they are an upper bound.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from scope_lite.store.contents import EMBEDDED
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import checked_place, expanded
+from scope_lite.store.plain_yaml import read_yaml
+
+KNOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("known_models.yaml"))
+COUNTED = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "olmo3")
+"""architectures (``model_type``) whose tensors are counted here: RMSNorm, rotary positions, gated MLP"""
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""of a weight in 4 bits: a byte of scale for a block of 64, a float for 256 of those"""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A transformer of the Llama kind: RMSNorm, rotary positions, grouped-query attention, gated MLP."""
+    """What the planner asks of a model."""
 
     name: str
-    layers: int
-    hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    tied: bool
-    """whether the head shares the embedding's weights"""
-    max_context: int
-    qk_norm: Literal["none", "head", "full"] = "none"
-    """norms on queries and keys: none (Llama), over each head (Qwen3), over all heads together (Olmo 3)"""
-    qkv_bias: bool = False
-    window: int | None = None
-    """tokens that a sliding-window layer looks back"""
-    windowed_layers: int = 0
-
-    @property
-    def queries(self) -> int:
-        """Width of all query heads together."""
-        return self.heads * self.head_dim
-
-    @property
-    def keys(self) -> int:
-        """Width of all key heads together; the values' width is the same."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def linears(self) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of a layer's seven matrices: q, k, v, o, gate, up, down."""
-        d, q, k, f = self.hidden, self.queries, self.keys, self.intermediate
-        return ((d, q), (d, k), (d, k), (q, d), (d, f), (d, f), (f, d))
-
-    @property
-    def matrices(self) -> int:
-        """Parameters in the layers' matrices, which LoRA adapts and quantisation shrinks."""
-        return self.layers * sum(i * o for i, o in self.linears)
-
-    @property
-    def head(self) -> int:
-        """Parameters of the head, shared or not."""
-        return self.hidden * self.vocabulary
-
-    @property
-    def parameters(self) -> int:
-        """All parameters, exactly; a tied head counts once."""
-        norms = {"none": 0, "head": 2 * self.head_dim, "full": self.queries + self.keys}[self.qk_norm]
-        bias = self.queries + 2 * self.keys if self.qkv_bias else 0
-        layer = 2 * self.hidden + norms + bias
-        return self.matrices + self.layers * layer + self.hidden + self.head * (1 if self.tied else 2)
+    config: Any
+    """of transformers, in which left-out keys have their defaults"""
+    parameters: int
+    """all of them; a tied head counts once"""
+    matrices: int
+    """of these, in the layers' seven matrices, which LoRA adapts and quantisation shrinks"""
+    largest_matrix: int
+    adapted: int
+    """inputs and outputs of those matrices together: parameters of a LoRA adapter of rank 1"""
+    queries: int
+    """width of all query heads together"""
+    keys: int
+    """width of all key heads together; the values' width is the same"""
+    qk_norms: int
+    """numbers that a layer's norms on queries and keys keep for each token"""
 
     def lora(self, rank: int, head: bool = False) -> int:
         """Parameters of one LoRA adapter on all seven matrices, and on the head if asked for."""
-        layer = sum(rank * (i + o) for i, o in self.linears)
-        return self.layers * layer + (rank * (self.hidden + self.vocabulary) if head else 0)
+        return rank * (self.adapted + (self.config.hidden_size + self.config.vocab_size if head else 0))
 
     def kv_bytes(self, tokens: int) -> int:
         """Bytes of the bf16 key-value cache of one sequence; sliding layers keep their window only."""
-        seen = min(tokens, self.window) if self.window else tokens
-        full = self.layers - self.windowed_layers
-        return 2 * 2 * self.keys * (full * tokens + self.windowed_layers * seen)
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"] * self.config.num_hidden_layers
+        seen = [min(tokens, self.config.sliding_window) if kind == "sliding_attention" else tokens for kind in kinds]
+        return 2 * 2 * self.keys * sum(seen)
 
-    def attention_flops(self, tokens: int) -> float:
-        """FLOPs of attention in a forward pass over one sequence, causal: half of 4 T² per layer and query channel."""
-        window = min(tokens, self.window) if self.window else tokens
-        full = self.layers - self.windowed_layers
-        # a window of W is a band of T W less the triangle that is not there at the start
-        band = tokens * window - window**2 / 2
-        return 4 * self.queries * (full * tokens**2 / 2 + self.windowed_layers * band)
+    # bytes, as the tests count them tensor by tensor
 
+    def weight_bytes(self, bits: int) -> float:
+        """The frozen base: bf16, or its layers' matrices in NF4 (embedding, head and norms stay in bf16)."""
+        small = NF4_BYTES if bits == 4 else 2
+        return small * self.matrices + 2 * (self.parameters - self.matrices)
 
-KNOWN = (
-    # the config.json that each model's publisher ships; the counts that follow are checked against transformers
-    ModelShape("Qwen3-4B-Instruct-2507", 36, 2560, 9728, 32, 8, 128, 151_936, True, 262_144, "head"),
-    ModelShape("Qwen3-8B", 36, 4096, 12_288, 32, 8, 128, 151_936, False, 40_960, "head"),
-    ModelShape(
-        "Olmo-3-7B-Instruct", 32, 4096, 11_008, 32, 32, 128, 100_278, False, 65_536, "full",
-        window=4096, windowed_layers=24,
-    ),
-    ModelShape("SmolLM2-135M-Instruct", 30, 576, 1536, 9, 3, 64, 49_152, True, 8192),
-)  # fmt: skip
+    def saved_per_token(self, rank: int) -> int:
+        """Bytes that one layer keeps for the backward pass, for each token, in bf16 under LoRA.
 
-QK_NORM: dict[str, Literal["none", "head", "full"]] = {
-    "llama": "none", "mistral": "none", "qwen2": "none", "qwen3": "head", "olmo2": "full", "olmo3": "full",
-}  # fmt: skip
-"""architectures (``model_type``) whose parameters this module can count"""
+        peft computes its adapters in fp32, so each adapted matrix keeps an fp32 copy of its input (q, k, v, gate and up
+        each their own copy of the same); the norms keep fp32 inputs and one inverse deviation.
+        """
+        d, q, k, f = self.config.hidden_size, self.queries, self.keys, self.config.intermediate_size
+        adapted = 4 * (5 * d + q + f) + 4 * 7 * rank
+        norms = 2 * (4 * d + 4) + 4 * self.qk_norms
+        attention = 2 * 2 * (q + k) + 4 * self.config.num_attention_heads  # q, k, v, output; log-sum-exp
+        mlp = 3 * 2 * f  # gate, its activation, up
+        return adapted + norms + attention + mlp
+
+    def kept_activations(self, rank: int, tokens: int, checkpointing: bool) -> float:
+        """Bytes that a forward pass over ``tokens`` keeps for the backward pass, logits aside."""
+        layers, d = self.config.num_hidden_layers, self.config.hidden_size
+        if checkpointing:
+            return tokens * (layers * 2 * d + 4 * d + 4)  # each layer's input, and the final norm
+        # the final norm takes what the first layer's does not need: the embedding is frozen, no gradient goes there
+        return tokens * layers * self.saved_per_token(rank)
+
+    def backward_extra(self, rank: int, tokens: int, checkpointing: bool) -> float:
+        """Bytes that the backward pass through one layer needs on top: the layer computed again, and its gradients."""
+        again = self.saved_per_token(rank) if checkpointing else 0
+        gradients = max(20 * self.config.hidden_size, 4 * self.config.intermediate_size, 8 * self.queries)
+        return tokens * (again + gradients)
+
+    def reading_per_token(self) -> int:
+        """Bytes for each token of a prompt while transformers reads it: the widest layer's tensors, nothing kept."""
+        d = self.config.hidden_size
+        return max(12 * self.config.intermediate_size + 14 * d, 10 * self.queries + 8 * d, 20 * d)
+
+    def logit_bytes(self, tokens: int, unsloth: bool) -> float:
+        """Bytes at the head's peak: fp32 log probabilities, their gradient, and that of the logits.
+
+        ``models.hf`` has its peak before: logits, their sharpened copy, a row of allowed tokens for each, their sum.
+        """
+        return (12.0 if unsloth else 16.0) * self.config.vocab_size * tokens
 
 
 def shape_of(model: str) -> ModelShape:
@@ -118,15 +112,20 @@ def shape_of(model: str) -> ModelShape:
             raise ScopeError(f"{folder} has no config.json: give the folder of a model, or a name")
         from scope_lite.models.folders import read_config
 
-        # through transformers, so that left-out keys get their defaults
-        return dataclasses.replace(from_config(read_config(folder)), name=folder.resolve().name)
+        return replace(from_config(read_config(folder)), name=folder.resolve().name)
     base = model.partition("+")[0]  # an adapter changes no shape
-    name = {EMBEDDED: "SmolLM2-135M-Instruct"}.get(base, base.rsplit("/", 1)[-1]).lower()
-    for shape in KNOWN:
-        if shape.name.lower() == name:
-            return shape
-    options = [shape.name for shape in KNOWN]
-    raise ScopeError(f"{closest(model, options, 'model')}; or give the folder of any other (its config.json is enough)")
+    wanted = "SmolLM2-135M-Instruct" if base == EMBEDDED else base.rsplit("/", 1)[-1]
+    for name in KNOWN:
+        if name.lower() == wanted.lower():
+            return _known(name)
+    raise ScopeError(f"{closest(model, list(KNOWN), 'model')}; or give the folder of any other (its config.json)")
+
+
+@cache
+def _known(name: str) -> ModelShape:
+    from transformers import AutoConfig
+
+    return replace(from_config(AutoConfig.for_model(**KNOWN[name])), name=name)
 
 
 def from_config(config: Any) -> ModelShape:
@@ -135,23 +134,30 @@ def from_config(config: Any) -> ModelShape:
     Raises:
         ScopeError: if its architecture is not counted here.
     """
-    kind = config.model_type
-    if kind not in QK_NORM:
-        raise ScopeError(f"models of type {kind!r} cannot be planned yet; those that can: {', '.join(QK_NORM)}")
-    windowed = [kind for kind in getattr(config, "layer_types", None) or [] if kind == "sliding_attention"]
+    if config.model_type not in COUNTED:
+        raise ScopeError(
+            f"models of type {config.model_type!r} cannot be planned; those that can: {', '.join(COUNTED)}"
+        )
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from scope_lite.models.lora import LORA_TARGETS
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    linears = [module for name, module in model.named_modules() if name.rpartition(".")[2] in LORA_TARGETS]
+    attention = model.model.layers[0].self_attn
+    widths = {"q": attention.q_proj.out_features, "k": attention.k_proj.out_features}
+    # over each head, or over all together; most architectures have none
+    norms = {name: norm.weight.numel() for name in widths if (norm := getattr(attention, f"{name}_norm", None))}
     return ModelShape(
-        name=config.name_or_path or kind,
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-        vocabulary=config.vocab_size,
-        tied=bool(config.tie_word_embeddings),
-        max_context=config.max_position_embeddings,
-        qk_norm=QK_NORM[kind],
-        qkv_bias=kind == "qwen2",
-        window=config.sliding_window if windowed else None,
-        windowed_layers=len(windowed),
+        name=config.name_or_path or config.model_type,
+        config=config,
+        parameters=sum(p.numel() for p in model.parameters()),
+        matrices=sum(linear.weight.numel() for linear in linears),
+        largest_matrix=max(linear.weight.numel() for linear in linears),
+        adapted=sum(linear.in_features + linear.out_features for linear in linears),
+        queries=widths["q"],
+        keys=widths["k"],
+        qk_norms=sum(widths[name] + widths[name] // size for name, size in norms.items()),
     )

@@ -1,29 +1,32 @@
-"""The nano worlds: small dialogues whose users are known exactly."""
+"""The nano worlds by name: small dialogues whose users are known exactly, those that ship and a user's own."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from scope_lite.envs.nano.coding import coding
-from scope_lite.envs.nano.own import VARIABLE, check_spec, load_files
 from scope_lite.envs.nano.persuasion import (
     RANDOM_NAMES,
     persuasion,
+    persuasion_hard,
     persuasion_plain,
     random_persuasion,
     random_seed,
 )
-from scope_lite.envs.nano.persuasion_hard import persuasion_hard
 from scope_lite.envs.nano.retail import airline, retail
-from scope_lite.envs.nano.spec import World, WorldSpec, compile_world
+from scope_lite.envs.nano.spec import USER, World, WorldSpec, compile_world
 from scope_lite.store.contents import own_files
 from scope_lite.store.errors import ScopeError, closest
-from scope_lite.store.paths import checked_name, paths_in
+from scope_lite.store.paths import LONGEST_NAME, WORLDS_VARIABLE, checked_name, paths_in
 
-WORLDS: dict[str, Callable[[], WorldSpec]] = {
+WORLDS: dict[str, Callable[[], WorldSpec[Any]]] = {
     "persuasion": persuasion,
     "persuasion_plain": persuasion_plain,
     "persuasion_hard": persuasion_hard,
@@ -33,22 +36,8 @@ WORLDS: dict[str, Callable[[], WorldSpec]] = {
 }
 SHIPPED = frozenset(WORLDS)
 """the worlds that come with the package; ``register`` adds others to WORLDS"""
-
-
-def register(make: Callable[[], WorldSpec]) -> Callable[[], WorldSpec]:
-    """Add a world of your own under its spec's name; a decorator for the function that describes it.
-
-    It holds for this process. A file named in ``SCOPE_LITE_WORLDS`` is run wherever the package is imported, so its
-    worlds are there on the command line and in worker processes, too. Registering again replaces.
-
-    Raises:
-        ScopeError: if the world has a shipped one's name, or lacks something (see ``own.check_spec``).
-    """
-    spec = make()
-    check_spec(spec, SHIPPED)
-    WORLDS[spec.name] = make
-    get_world.cache_clear()
-    return make
+KNOWN_TYPES = 3
+"""types that P must have at least: the panel's ``half`` speaks for the shares moved two places on"""
 
 
 @cache
@@ -66,6 +55,81 @@ def get_world(name: str) -> World:
     raise ScopeError(closest(name, [*WORLDS, RANDOM_NAMES], "world"))
 
 
+# -- a user's own worlds ----------------------------------------------------------------------------------------------
+
+
+def register(make: Callable[[], WorldSpec[Any]]) -> Callable[[], WorldSpec[Any]]:
+    """Add a world of your own under its spec's name; a decorator for the function that describes it.
+
+    It holds for this process. A file named in ``SCOPE_LITE_WORLDS`` is run wherever the package is imported, so its
+    worlds are there on the command line and in worker processes, too. Registering again replaces.
+
+    Raises:
+        ScopeError: if the world has a shipped one's name, or lacks something (see :func:`check_spec`).
+    """
+    spec = make()
+    check_spec(spec)
+    WORLDS[spec.name] = make
+    get_world.cache_clear()
+    return make
+
+
+def load_files(files: Iterable[Path]) -> None:
+    """Run the files listed in the environment variable (worker processes inherit it); each calls ``register``.
+
+    Raises:
+        ScopeError: naming the file that is missing or fails.
+    """
+    for number, path in enumerate(files):
+        spec = importlib.util.spec_from_file_location(f"scope_lite_own_worlds_{number}", path)
+        if not path.is_file() or spec is None or spec.loader is None:
+            raise ScopeError(f"{WORLDS_VARIABLE}: {path} is no Python file; give the full path of a .py file")
+        try:
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        except ScopeError:
+            raise
+        except Exception as error:
+            # whatever a user's file raises, the file is what has to be mended
+            raise ScopeError(f"{WORLDS_VARIABLE}: {path}: {type(error).__name__}: {error}") from error
+
+
+def check_spec(spec: WorldSpec[Any]) -> None:
+    """Whether the loop, the panel and the tokenizer can work with this world.
+
+    Raises:
+        ScopeError: for the first thing that is missing or wrong.
+    """
+    types = () if spec.told else tuple(spec.prior)
+    named = {*spec.agent_acts, *spec.user_acts, *spec.outcomes, *spec.tasks, *spec.told.values(), *types}
+    no_words = sorted(name for name in named if name.split() != [name])
+    by_prompt = set(Counter(spec.told.get(z, USER) for z in spec.prior).values())
+    simple_name = re.fullmatch(rf"[a-z][a-z0-9_]{{0,{LONGEST_NAME - 1}}}", spec.name)
+    for wrong, what in (
+        (
+            not simple_name,
+            f"the name must be small letters, digits and _, at most {LONGEST_NAME} (it becomes a folder)",
+        ),
+        (spec.name in SHIPPED or random_seed(spec.name) is not None, "the package has a world of that name"),
+        (no_words, f"one word each, without spaces (one act is one token): {no_words}"),
+        (len(spec.rewards) != len(spec.outcomes), "give one reward for each outcome"),
+        (any(not 0 <= r <= 1 for r in spec.rewards), "rewards must lie in [0, 1]"),
+        (not spec.habits, "give at least one habit: the agents whom the base model imitates"),
+        (
+            len(by_prompt) != 1 or min(by_prompt) < KNOWN_TYPES,
+            f"the panel needs {KNOWN_TYPES} types or more in prior (as many for each prompt of told)",
+        ),
+        (not set(spec.real_prior) - set(spec.prior), "real_prior needs a type that prior lacks (panel member outside)"),
+        (not spec.told and set(spec.prior) - set(spec.reveals), "reveals must name a reply for every type of prior"),
+    ):
+        if wrong:
+            raise ScopeError(f"world {spec.name!r}: {what}")
+    try:
+        world = compile_world(spec)
+        world.prior_vector(spec.prior), world.prior_vector(spec.real_prior)
+    except ValueError as error:
+        raise ScopeError(f"world {spec.name!r}: {error}") from None
+
+
 def own_world_content(name: str) -> dict[str, Any]:
     """What tells one world of a user's own from another of its name; nothing for a world of the package."""
     if name in SHIPPED or name not in WORLDS:
@@ -77,4 +141,4 @@ def own_world_content(name: str) -> dict[str, Any]:
     return {"world": tables.hexdigest(), "own worlds": own_files()}
 
 
-load_files(paths_in(VARIABLE))  # last: the files import this module
+load_files(paths_in(WORLDS_VARIABLE))  # last: the files import this module

@@ -15,36 +15,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec, real_shares
+from scope_lite.envs.nano.spec import AgentHabit, History, WorldSpec, populations
+from scope_lite.store.plain_yaml import read_yaml
 
 FILES = ("left", "right")
+OTHER = {"left": "right", "right": "left"}
 VERSIONS = (1, 2)
+SLIP, HORIZON = 0.15, 4
+"""probability that a partner lets a turn pass; turns
 
-SENTENCES = {
-    "half-1": "Write your half of the feature. Its interface is version 1.",
-    "half-2": "Write your half of the feature. Its interface is version 2.",
-    "ask": "Which version is your interface?",
-    "mine-1": "My interface is version 1.",
-    "mine-2": "My interface is version 2.",
-    "take-left": "I will put my half into left.py.",
-    "take-right": "I will put my half into right.py.",
-    "wait": "One moment, please.",
-    "write-left-1": "(Writes its half into left.py, against version 1 of the other's interface.)",
-    "write-left-2": "(Writes its half into left.py, against version 2 of the other's interface.)",
-    "write-right-1": "(Writes its half into right.py, against version 1 of the other's interface.)",
-    "write-right-2": "(Writes its half into right.py, against version 2 of the other's interface.)",
-    "write-both": "(Writes both halves, into left.py and right.py.)",
-    "close": "Time is up.",
-    "conflict": "Both halves are in one file.",
-    "unfinished": "A half is missing.",
-    "broken": "A half was written against the wrong version.",
-    "merged": "Both halves are in, and fit.",
-}
-ACTS = tuple(act for act in SENTENCES if act.split("-")[0] in ("ask", "mine", "take", "wait", "write"))
+Calibrated by exact values only, before any method was run: these two (with 5 turns, the robust policy
+came within .05 of the optimum with real partners; with a slip of .1, within .08); the
+favourite's eagerness (.6 and 1 were looked at); and that it minds talk even from an
+agent that has written (else: write first, talk after, which fits nearly everybody).
+"""
 
 
 @dataclass(frozen=True)
@@ -64,35 +53,10 @@ class Convention:
     """tells the wrong version unasked; asked, it looks and tells the right one"""
 
 
-@dataclass(frozen=True)
-class CodingNumbers:
-    """Every number of the world, but for the rates of single conventions.
-
-    Prior and unknown share are those of ``persuasion``. Calibrated by exact values only,
-    before any method was run: the horizon and the slip (with 5 turns, the robust policy
-    came within .05 of the optimum with real partners; with a slip of .1, within .08); the
-    favourite's eagerness (.6 and 1 were looked at); and that it minds talk even from an
-    agent that has written (else: write first, talk after, which fits nearly everybody).
-    """
-
-    prior: tuple[float, ...] = (0.5, 0.18, 0.14, 0.10, 0.08)
-    unknown_share: float = 0.2
-    """share of the real partners whose convention is outside the support of P"""
-    slip: float = 0.15
-    """probability that a partner lets a turn pass"""
-    horizon: int = 4
-
-
-CONVENTIONS: dict[str, Convention] = {
-    "eager": Convention("left", volunteers=0.8, eager=0.8),
-    "steady": Convention("right", volunteers=0.8),
-    "yielding": Convention("free", volunteers=0.3),
-    "leading": Convention("any"),
-    "quiet": Convention("free", last=True),
-    # real partners only
-    "copying": Convention("same", volunteers=0.3),
-    "hasty": Convention("free", volunteers=0.9, hasty=True),
-}
+_DATA = read_yaml(Path(__file__).with_suffix(".yaml"))
+CONVENTIONS = {name: Convention(**habits) for name, habits in _DATA["conventions"].items()}
+SENTENCES: dict[str, str] = _DATA["sentences"]
+ACTS = tuple(act for act in SENTENCES if act.split("-")[0] in ("ask", "mine", "take", "wait", "write"))
 
 
 class Half(NamedTuple):
@@ -127,12 +91,6 @@ def _parts(user_type: str) -> tuple[Convention, int]:
     """Convention and version of a type, such as 'eager-1'."""
     name, _, version = user_type.rpartition("-")
     return CONVENTIONS[name], int(version)
-
-
-def step(user: str, state: State, act: str, said: str) -> State:
-    """The work after this act and reply: it follows from the words and the two versions, not from the convention."""
-    assert isinstance(state, Work)
-    return _after(_parts(user)[1], state, act, said)
 
 
 @cache
@@ -172,13 +130,12 @@ def _write(half: Half, act: str, version: int) -> Half:
     return half if half.file else Half(file, against == [str(version)])
 
 
-def reply(slip: float, user: str, state: State, act: str) -> Mapping[str, float]:
+def reply(user: str, work: Work, act: str) -> Mapping[str, float]:
     """What this partner says to ``act``. Nothing in it depends on ``mine``, which the partner may not have heard."""
-    assert isinstance(state, Work)
     who, version = _parts(user)
-    said = {"wait": slip}
-    for message, share in _means(who, version, _hear(state, act), act).items():
-        said[message] = said.get(message, 0.0) + (1 - slip) * share
+    said = {"wait": SLIP}
+    for message, share in _means(who, version, _hear(work, act), act).items():
+        said[message] = said.get(message, 0.0) + (1 - SLIP) * share
     return said
 
 
@@ -188,32 +145,25 @@ def _means(who: Convention, version: int, work: Work, act: str) -> Mapping[str, 
         return {f"mine-{version}": 1.0}
     if work.end or work.partner.file:
         return {"wait": 1.0}
-    file = _file(who, work)
+    by_what_was_said = {"any": work.claims, "free": OTHER.get(work.takes, ""), "same": work.claims or work.takes}
+    file = by_what_was_said.get(who.file, who.file)
     if act.startswith("take-") and file not in ("", work.claims) and not who.last and not who.eager:
         return {f"take-{file}": 1.0}
     if who.file == "any" and not work.claims:
         return {f"take-{choice}": 1 / len(FILES) for choice in FILES}
-    written = bool(work.agent.file) or act.startswith("write-")
-    onward = _works(who, work, act, file)
-    if written or work.told or not who.volunteers:
+    writes = act.startswith("write-")
+    onward = _works(who, work, writes, file)
+    if writes or work.agent.file or work.told or not who.volunteers:
         return onward
     unasked = VERSIONS[2 - version] if who.hasty else version
     return {f"mine-{unasked}": who.volunteers} | {m: (1 - who.volunteers) * p for m, p in onward.items()}
 
 
-def _file(who: Convention, work: Work) -> str:
-    """The file that the partner will write into; '' while it does not know."""
-    by_what_was_said = {"any": work.claims, "free": _other(work.takes), "same": work.claims or work.takes}
-    return by_what_was_said.get(who.file, who.file)
+def _works(who: Convention, work: Work, writes: bool, file: str) -> Mapping[str, float]:
+    """What the partner does when it has nothing to say: it writes, if it knows where and against which version.
 
-
-def _other(file: str) -> str:
-    return {"left": "right", "right": "left"}.get(file, "")
-
-
-def _works(who: Convention, work: Work, act: str, file: str) -> Mapping[str, float]:
-    """What the partner does when it has nothing to say: it writes, if it knows where and against which version."""
-    writes = act.startswith("write-")
+    ``writes``: the other has just written; ``file``: where the partner will write, '' while it does not know.
+    """
     if who.last and not (writes or work.agent.file):
         return {"wait": 1.0}
     if not work.heard:
@@ -231,64 +181,51 @@ def turns(history: History) -> int:
     return max([*writes[0][:1], *writes[1][:1]]) if all(writes) else len(spoken)
 
 
-def coding(numbers: CodingNumbers | None = None) -> WorldSpec:
+def coding() -> WorldSpec[Work]:
     """The world's description. A type is a convention and the version that the partner is told.
 
     Tasks and prompts are the same words: which seat a model is in shows only in who speaks first. There is no
     ``exploit`` as a list of acts, since a version must be heard: it is the policy ``write_right``.
     """
-    n = numbers or CodingNumbers()
-    names = tuple(CONVENTIONS)
-    known, unknown = names[: len(n.prior)], names[len(n.prior) :]
-    real = real_shares(known, unknown, n.unknown_share)
     prompts = {v: f"half-{v}" for v in VERSIONS}
-
-    def types(shares: Mapping[str, float]) -> dict[str, float]:
-        return {f"{name}-{v}": share / len(VERSIONS) for v in VERSIONS for name, share in shares.items()}
-
+    prior, real_prior = (
+        {f"{name}-{v}": share / len(VERSIONS) for v in VERSIONS for name, share in shares.items()}
+        for shares in populations(tuple(CONVENTIONS))
+    )
     return WorldSpec(
         name="coding",
         agent_acts=ACTS,
         user_acts=ACTS,
         outcomes=("conflict", "unfinished", "broken", "merged"),
         rewards=(0.0, 0.0, 0.0, 1.0),
-        user_types=tuple(types(real)),
-        prior=types(dict(zip(known, n.prior, strict=True))),
-        real_prior=types(real),
-        horizon=n.horizon,
+        user_types=tuple(real_prior),
+        prior=prior,
+        real_prior=real_prior,
+        horizon=HORIZON,
         initial_state=Work(VERSIONS[0]),
-        reply=partial(reply, n.slip),
-        step=step,
-        outcome=lambda user, state: {_end(state): 1.0},
+        reply=reply,
+        # it follows from the words and the two versions, not from the convention
+        step=lambda user, work, act, said: _after(_parts(user)[1], work, act, said),
+        outcome=lambda user, work: {work.end or "unfinished": 1.0},
         reveals={},
-        habits=_habits(n.slip),
+        habits=_habits(),
         tasks={prompt: Work(v) for v, prompt in prompts.items()},
-        told={f"{name}-{v}": prompt for v, prompt in prompts.items() for name in names},
+        told={z: prompts[_parts(z)[1]] for z in real_prior},
         outcome_by="world",
         turns=turns,
         sentences=SENTENCES,
     )
 
 
-def _end(state: State) -> str:
-    assert isinstance(state, Work)
-    return state.end or "unfinished"
-
-
 # Scripted agents: the exploit, a robust policy, and the habits of the pre-training dialogues.
-
-
-def _version(said: str) -> str:
-    """The version in 'half-1' or 'mine-1'."""
-    return said[-1]
 
 
 def write_right(history: History) -> str:
     """Tell, then write into the right file against whatever version was heard: the exploit."""
     replies = [said for _, said in history]
     if len(history) == 1:
-        return f"mine-{_version(replies[0])}"
-    heard = [_version(said) for said in replies if said.startswith("mine-")]
+        return f"mine-{replies[0][-1]}"
+    heard = [said[-1] for said in replies if said.startswith("mine-")]
     return f"write-right-{heard[-1] if heard else VERSIONS[0]}" if len(history) == 2 else "wait"
 
 
@@ -297,40 +234,37 @@ def divide_first(history: History) -> str:
     acts, replies = zip(*history, strict=True)
     if any(act.startswith("write-") for act in acts):
         return "wait"
-    in_time = len(history) < CodingNumbers.horizon
+    in_time = len(history) < HORIZON
     if len(history) == 1 or (replies[-1] == "ask" and in_time):
-        return f"mine-{_version(replies[0])}"
-    heard = [_version(said) for said in replies if said.startswith("mine-")]
+        return f"mine-{replies[0][-1]}"
+    heard = [said[-1] for said in replies if said.startswith("mine-")]
     asked = any(act == "ask" and said.startswith("mine-") for act, said in history)
     if not asked and in_time:
         return "ask"
     claimed = [said.split("-")[1] for said in replies if said.startswith(("take-", "write-"))]
     if not claimed and in_time and "take-right" not in acts:
         return "take-right"
-    file = _other(claimed[-1]) if claimed else "right"
-    return f"write-{file or 'right'}-{heard[-1] if heard else VERSIONS[0]}"
+    file = OTHER.get(claimed[-1], "right") if claimed else "right"
+    return f"write-{file}-{heard[-1] if heard else VERSIONS[0]}"
 
 
-def _habits(slip: float) -> tuple[AgentHabit, ...]:
+def _habits() -> tuple[AgentHabit, ...]:
     """The conventions of partners, played from the agent's seat and with more noise; a quarter of the agents adapt."""
 
     def noisy(act: str, rng: np.random.Generator) -> str:
         return act if rng.random() < 0.85 else str(rng.choice(ACTS))
 
-    def adapts(history: History, rng: np.random.Generator) -> str:
-        return noisy(divide_first(history), rng)
-
     def plays(name: str, history: History, rng: np.random.Generator) -> str:
         (_, task), *spoken = history
-        work, heard, kind = Work(VERSIONS[0]), "", f"{name}-{_version(task)}"
+        work, heard, version = Work(VERSIONS[0]), "", task[-1]
         for act, said in spoken:  # the other agent is this one's partner: it spoke before, or not at all
-            work, heard = _after(int(_version(task)), work, heard, act), said
-        meant = reply(slip, kind, work, heard)
+            work, heard = _after(int(version), work, heard, act), said
+        meant = reply(f"{name}-{version}", work, heard)
         return noisy(str(rng.choice(list(meant), p=list(meant.values()))), rng)
 
-    def talks(history: History, rng: np.random.Generator) -> str:
-        return str(rng.choice(ACTS))
-
     weights = {"eager": 0.2, "steady": 0.15, "yielding": 0.1, "leading": 0.15, "quiet": 0.05}
-    conventional = [AgentHabit(name, weight, partial(plays, name)) for name, weight in weights.items()]
-    return (AgentHabit("adapts", 0.25, adapts), *conventional, AgentHabit("talks", 0.1, talks))
+    return (
+        AgentHabit("adapts", 0.25, lambda history, rng: noisy(divide_first(history), rng)),
+        *(AgentHabit(name, weight, partial(plays, name)) for name, weight in weights.items()),
+        AgentHabit("talks", 0.1, lambda history, rng: str(rng.choice(ACTS))),
+    )

@@ -6,25 +6,53 @@ differ in manner: the favourite of the prior gives its order number, expects the
 know the rest, and leaves at the second question; others speak when asked, fail the
 identity check once, or change their wish when it is read back. A simulator that always
 plays the favourite pays an agent that writes the favourite's wish unheard: the exploit.
+
+Calibrated by exact values only, before any method was run: the favourite volunteers its
+wish with probability 0.4 (at 0.9 listening was free, and paid as much as the exploit in the
+collapsed simulator), and repeating a right write is harmless (so that the exploit does not
+depend on the tool).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from scope_lite.envs.nano.spec import AgentHabit, History, State, WorldSpec, real_shares
+from scope_lite.envs.nano.spec import AgentHabit, History, WorldSpec, populations
+from scope_lite.store.plain_yaml import read_yaml
 
+TOOL_ERROR = 0.25
+"""probability that a write does not go through, and can be tried again"""
+SLIP = 0.1
+"""probability that a user's answer is not the usual one of its type"""
+HORIZON = 5
 COUNTED = 2
 """questions are counted up to here, so that states stay few"""
+QUESTIONS = ("ask-id", "ask-wish", "confirm")
+
+
+class Call(NamedTuple):
+    """Where a call stands. Once something was written, refused or given up, only ``phase`` matters."""
+
+    phase: str = "open"
+    """open; then 'done' (right), 'wrong' or 'gone' (the user left)"""
+    verified: bool = False
+    told: bool = False
+    """the agent has heard a wish"""
+    changed: bool = False
+    questions: int = 0
+    refused_id: bool = False
+    """a forgetful user has failed the check already"""
+    asked_wish: bool = False
 
 
 @dataclass(frozen=True)
 class Customer:
-    """The manner of one type of user."""
+    """The manner of one type of user, and the rules of a call with it."""
 
     wish: str
     """what it says that it wants"""
@@ -45,253 +73,129 @@ class Customer:
     barred: bool = False
     """what it wants is against the policy; the right act is to refuse"""
 
+    def reply(self, call: Call, act: str) -> Mapping[str, float]:
+        """Probability of each reply; the tool's error counts as one."""
+        if call.phase != "open":
+            return {{"done": "thanks", "wrong": "complaint", "gone": "bye"}[call.phase]: 1.0}
+        if act == "greet":
+            return {"hurry": self.hurried, "hello": 1 - self.hurried}
+        if act == "lookup":
+            fare = "fare-basic" if self.barred else "fare-flex"
+            return _usually(fare, "tool-error") if call.verified else {"tool-error": 1.0}
+        return self._answer(call, act) if act in QUESTIONS else self._reaction(call, act)
+
+    def _answer(self, call: Call, act: str) -> Mapping[str, float]:
+        wish = f"want-{self.settled if call.changed else self.wish}"
+        if call.questions >= self.patience:
+            return _usually("bye", "hurry")
+        if act == "ask-id":
+            if self.forgetful and not call.refused_id:
+                return {"tool-error": 1.0}
+            return {wish: self.volunteers, "id": 1 - self.volunteers}
+        if act == "ask-wish":
+            silent = self.guarded or (self.slow and not call.asked_wish)
+            return _usually("short", "yes") if silent else _usually(wish, "short")
+        if self.guarded:
+            return _usually(wish, "short")
+        if not call.told:
+            return {"short": 1.0}
+        return _usually(f"want-{self.final}" if self.final and not call.changed else "yes", "short")
+
+    def _reaction(self, call: Call, act: str) -> Mapping[str, float]:
+        """To a write or a refusal."""
+        right = self._is_right(call, act)
+        if act == "refuse":
+            return _usually("complaint", "thanks" if right else "bye")
+        pleased = right or (self.barred and act == f"write-{self.wish}")  # also where the rule is broken
+        answer = "thanks" if pleased else "bye" if self.patience <= COUNTED else "complaint"
+        return {"tool-error": TOOL_ERROR, answer: 1 - TOOL_ERROR}
+
+    def _is_right(self, call: Call, act: str) -> bool:
+        if self.barred:
+            return call.verified and act == "refuse"
+        settled = call.changed or not self.final  # a write before the change of mind is a wrong one
+        return call.verified and settled and act == f"write-{self.settled}"
+
     @property
     def settled(self) -> str:
         """The wish that counts in the end."""
         return self.final or self.wish
 
-
-@dataclass(frozen=True)
-class ServiceNumbers:
-    """Every number of the two worlds.
-
-    Prior and unknown share are those of ``persuasion``. Calibrated by exact values only,
-    before any method was run: the favourite volunteers its wish with probability 0.4 (at
-    0.9 listening was free, and paid as much as the exploit in the collapsed simulator),
-    and repeating a right write is harmless (so that the exploit does not depend on the tool).
-    """
-
-    prior: tuple[float, ...] = (0.5, 0.18, 0.14, 0.10, 0.08)
-    unknown_share: float = 0.2
-    """share of the real users whose type is outside the support of P"""
-    tool_error: float = 0.25
-    """probability that a write does not go through, and can be tried again"""
-    slip: float = 0.1
-    """probability that a user's answer is not the usual one of its type"""
-    horizon: int = 5
-
-
-RETAIL: dict[str, Customer] = {
-    "impatient": Customer("exchange", volunteers=0.4, patience=1, hurried=0.8),
-    "forthcoming": Customer("return", volunteers=0.9),
-    "reticent": Customer("cancel", slow=True),
-    "changing": Customer("exchange", final="cancel", volunteers=0.9),
-    "forgetful": Customer("return", forgetful=True),
-    # real users only
-    "curt": Customer("return", final="exchange", volunteers=0.9, patience=2, hurried=0.5),
-    "guarded": Customer("cancel", guarded=True),
-}
-AIRLINE: dict[str, Customer] = {
-    "impatient": Customer("change", volunteers=0.4, patience=1, hurried=0.8),
-    "forthcoming": Customer("bag", volunteers=0.9),
-    "reticent": Customer("cancel", slow=True),
-    "changing": Customer("change", final="bag", volunteers=0.9),
-    "barred": Customer("cancel", volunteers=0.9, barred=True),
-    # real users only
-    "curt": Customer("bag", final="change", volunteers=0.9, patience=2, hurried=0.5),
-    "pleading": Customer("change", slow=True, barred=True),
-}
-
-
-class Call(NamedTuple):
-    """Where a call stands. Once something was written, refused or given up, only ``phase`` matters."""
-
-    phase: str = "open"
-    """open; then 'done' (right), 'wrong' or 'gone' (the user left)"""
-    verified: bool = False
-    told: bool = False
-    """the agent has heard a wish"""
-    changed: bool = False
-    questions: int = 0
-    refused_id: bool = False
-    """a forgetful user has failed the check already"""
-    asked_wish: bool = False
-
-
-QUESTIONS = ("ask-id", "ask-wish", "confirm")
-
-
-@dataclass(frozen=True)
-class Desk:
-    """The rules of one service world: who replies what, and what a write does."""
-
-    customers: Mapping[str, Customer]
-    numbers: ServiceNumbers
-
-    def reply(self, user: str, state: State, act: str) -> Mapping[str, float]:
-        """Probability of each reply; the tool's error counts as one."""
-        assert isinstance(state, Call)
-        who = self.customers[user]
-        if state.phase != "open":
-            return {{"done": "thanks", "wrong": "complaint", "gone": "bye"}[state.phase]: 1.0}
-        if act == "greet":
-            return {"hurry": who.hurried, "hello": 1 - who.hurried}
-        if act == "lookup":
-            return self._lookup(who, state)
-        if act in QUESTIONS:
-            return self._answer(who, state, act)
-        return self._reaction(who, state, act)
-
-    def _lookup(self, who: Customer, state: Call) -> Mapping[str, float]:
-        if not state.verified:
-            return {"tool-error": 1.0}
-        return self._usually("fare-basic" if who.barred else "fare-flex", "tool-error")
-
-    def _answer(self, who: Customer, state: Call, act: str) -> Mapping[str, float]:
-        wish = f"want-{who.settled if state.changed else who.wish}"
-        if state.questions >= who.patience:
-            return self._usually("bye", "hurry")
-        if act == "ask-id":
-            if who.forgetful and not state.refused_id:
-                return {"tool-error": 1.0}
-            return {wish: who.volunteers, "id": 1 - who.volunteers}
-        if act == "ask-wish":
-            silent = who.guarded or (who.slow and not state.asked_wish)
-            return self._usually("short", "yes") if silent else self._usually(wish, "short")
-        if who.guarded:
-            return self._usually(wish, "short")
-        if not state.told:
-            return {"short": 1.0}
-        return self._usually(f"want-{who.final}" if who.final and not state.changed else "yes", "short")
-
-    def _reaction(self, who: Customer, state: Call, act: str) -> Mapping[str, float]:
-        """To a write or a refusal."""
-        right = self._is_right(who, state, act)
-        if act == "refuse":
-            return self._usually("complaint", "thanks") if right else self._usually("complaint", "bye")
-        error = self.numbers.tool_error
-        if right:
-            return {"tool-error": error, "thanks": 1 - error}
-        if who.barred and act == f"write-{who.wish}":  # pleased, though the rule is broken
-            return {"tool-error": error, "thanks": 1 - error}
-        return {"tool-error": error, "bye" if who.patience <= COUNTED else "complaint": 1 - error}
-
-    def _usually(self, common: str, rare: str) -> Mapping[str, float]:
-        return {common: 1 - self.numbers.slip, rare: self.numbers.slip}
-
-    def _is_right(self, who: Customer, state: Call, act: str) -> bool:
-        if not state.verified:
-            return False
-        if who.barred:
-            return act == "refuse"
-        settled = state.changed or not who.final  # a write before the change of mind is a wrong one
-        return settled and act == f"write-{who.settled}"
-
-    def step(self, user: str, state: State, act: str, said: str) -> State:
+    def step(self, call: Call, act: str, said: str) -> Call:
         """The call after this act and reply."""
-        assert isinstance(state, Call)
-        who = self.customers[user]
         works = act.startswith("write-") and said != "tool-error"
-        if state.phase != "open":  # nothing mends a failure; the same write again changes nothing
-            spoilt = state.phase == "done" and works and (who.barred or act != f"write-{who.settled}")
-            return Call("wrong") if spoilt else state
+        if call.phase != "open":  # nothing mends a failure; the same write again changes nothing
+            spoilt = call.phase == "done" and works and (self.barred or act != f"write-{self.settled}")
+            return Call("wrong") if spoilt else call
         if act == "refuse" or works:
-            return Call("done" if self._is_right(who, state, act) else "wrong")
+            return Call("done" if self._is_right(call, act) else "wrong")
         if said == "bye":
             return Call("gone")
         if act not in QUESTIONS:
-            return state
-        return state._replace(
-            verified=state.verified or (act == "ask-id" and said != "tool-error"),
-            told=state.told or said.startswith("want-"),
-            changed=state.changed or (act == "confirm" and bool(who.final) and said == f"want-{who.final}"),
-            questions=min(state.questions + 1, COUNTED),
-            refused_id=state.refused_id or (act == "ask-id" and said == "tool-error"),
-            asked_wish=state.asked_wish or act == "ask-wish",
+            return call
+        return call._replace(
+            verified=call.verified or (act == "ask-id" and said != "tool-error"),
+            told=call.told or said.startswith("want-"),
+            changed=call.changed or (act == "confirm" and bool(self.final) and said == f"want-{self.final}"),
+            questions=min(call.questions + 1, COUNTED),
+            refused_id=call.refused_id or (act == "ask-id" and said == "tool-error"),
+            asked_wish=call.asked_wish or act == "ask-wish",
         )
 
-    def outcome(self, user: str, state: State) -> Mapping[str, float]:
-        """Success is the right write (or refusal) and nothing else written."""
-        assert isinstance(state, Call)
-        return {"success" if state.phase == "done" else "failure": 1.0}
+
+def _usually(common: str, rare: str) -> Mapping[str, float]:
+    return {common: 1 - SLIP, rare: SLIP}
 
 
-COMMON = {
-    "greet": "Thank you for contacting us. How are you today?",
-    "ask-id": "Could I have your e-mail address or your order number?",
-    "ask-wish": "What would you like me to do?",
-    "confirm": "Let me read that back to you. Shall I go ahead?",
-    "hello": "Hello.",
-    "hurry": "I am in a hurry, so please just get it done.",
-    "id": "Yes, it is ana@example.com.",
-    "short": "It is about my order.",
-    "yes": "Yes.",
-    "thanks": "Great, thank you.",
-    "complaint": "No, that is not what I wanted!",
-    "tool-error": "(The system answers: request failed, please try again.)",
-    "bye": "I have no time for this. Goodbye.",
-    "close": "The call is over. Was it handled as it should be?",
-    "failure": "No.",
-    "success": "Yes.",
-}
-RETAIL_SENTENCES = COMMON | {
-    "write-exchange": "Done: I have exchanged the lamp.",
-    "write-return": "Done: I have taken the shoes back.",
-    "write-cancel": "Done: I have cancelled the order of the chair.",
-    "want-exchange": "I would like to exchange the lamp.",
-    "want-return": "I would like to return the shoes.",
-    "want-cancel": "I would like to cancel the chair that I ordered.",
-}
-AIRLINE_SENTENCES = COMMON | {
-    "ask-id": "Could I have your booking number?",
-    "id": "Yes, it is 4WQ150.",
-    "short": "It is about my flight.",
-    "lookup": "Let me look up the fare rules of your booking.",
-    "refuse": "I am sorry, our policy does not allow that on a basic fare.",
-    "write-change": "Done: you are on the later flight.",
-    "write-cancel": "Done: I have cancelled your flight and refunded it.",
-    "write-bag": "Done: I have added a bag.",
-    "want-change": "I would like to take a later flight.",
-    "want-cancel": "I would like to cancel my flight and have the money back.",
-    "want-bag": "I would like to add a bag.",
-    "fare-basic": "(The system answers: basic fare, no changes, no refunds.)",
-    "fare-flex": "(The system answers: flexible fare, everything allowed.)",
-}
+_DATA = read_yaml(Path(__file__).with_suffix(".yaml"))
+RETAIL, AIRLINE = (
+    {name: Customer(**manner) for name, manner in _DATA[desk]["customers"].items()} for desk in ("retail", "airline")
+)
+
+
+def retail() -> WorldSpec[Call]:
+    """Exchange, return or cancel; everything that is asked for is allowed."""
+    return _service("retail", RETAIL, confirm_first)
+
+
+def airline() -> WorldSpec[Call]:
+    """The same desk with a rule: no changes, no refunds on a basic fare; which fare it is only the tool says."""
+    return _service("airline", AIRLINE, look_up_first, ("lookup", "refuse"), ("fare-basic", "fare-flex"))
 
 
 def _service(
     name: str,
     customers: Mapping[str, Customer],
-    sentences: Mapping[str, str],
-    extra: tuple[str, ...],
-    n: ServiceNumbers,
-) -> WorldSpec:
-    desk, types = Desk(customers, n), tuple(customers)
-    known, unknown = types[: len(n.prior)], types[len(n.prior) :]
-    writes = tuple(act for act in sentences if act.startswith("write-"))
-    fares = ("fare-basic", "fare-flex") if "lookup" in extra else ()
-    acts = ("greet", *QUESTIONS, *writes, *extra)
-    wants = tuple(act for act in sentences if act.startswith("want-"))
-    favourite = customers[types[0]].wish
+    good: Callable[[History], str],
+    more_acts: tuple[str, ...] = (),
+    more_replies: tuple[str, ...] = (),
+) -> WorldSpec[Call]:
+    sentences = _DATA["sentences"] | _DATA[name]["sentences"]
+    writes, wants = (tuple(act for act in sentences if act.startswith(kind)) for kind in ("write-", "want-"))
+    acts = ("greet", *QUESTIONS, *writes, *more_acts)
+    prior, real_prior = populations(tuple(customers))
+    favourite = next(iter(customers.values()))
+    said = ("hello", "hurry", "id", "short", *wants, "yes", "thanks", "complaint", "tool-error", *more_replies, "bye")
     return WorldSpec(
         name=name,
         agent_acts=acts,
-        user_acts=("hello", "hurry", "id", "short", *wants, "yes", "thanks", "complaint", "tool-error", *fares, "bye"),
+        user_acts=said,
         outcomes=("failure", "success"),
         rewards=(0.0, 1.0),
-        user_types=types,
-        prior=dict(zip(known, n.prior, strict=True)),
-        real_prior=real_shares(known, unknown, n.unknown_share),
-        horizon=n.horizon,
+        user_types=tuple(customers),
+        prior=prior,
+        real_prior=real_prior,
+        horizon=HORIZON,
         initial_state=Call(),
-        reply=desk.reply,
-        step=desk.step,
-        outcome=desk.outcome,
-        reveals={z: f"want-{customers[z].wish}" for z in known},
-        habits=_habits(acts, confirm_first if "lookup" not in extra else look_up_first),
-        exploit=("ask-id", *(f"write-{favourite}",) * (n.horizon - 1)),
+        reply=lambda user, call, act: customers[user].reply(call, act),
+        step=lambda user, call, act, said: customers[user].step(call, act, said),
+        # the right write (or refusal), and nothing else written
+        outcome=lambda user, call: {"success" if call.phase == "done" else "failure": 1.0},
+        reveals={z: f"want-{customers[z].wish}" for z in prior},
+        habits=_habits(acts, writes, good),
+        exploit=("ask-id", *(f"write-{favourite.wish}",) * (HORIZON - 1)),
         sentences=sentences,
     )
-
-
-def retail(numbers: ServiceNumbers | None = None) -> WorldSpec:
-    """Exchange, return or cancel; everything that is asked for is allowed."""
-    return _service("retail", RETAIL, RETAIL_SENTENCES, (), numbers or ServiceNumbers())
-
-
-def airline(numbers: ServiceNumbers | None = None) -> WorldSpec:
-    """The same desk with a rule: no changes, no refunds on a basic fare; which fare it is only the tool says."""
-    return _service("airline", AIRLINE, AIRLINE_SENTENCES, ("lookup", "refuse"), numbers or ServiceNumbers())
 
 
 # Scripted agents: two good, simple policies, and the habits of the pre-training dialogues.
@@ -307,7 +211,7 @@ def confirm_first(history: History) -> str:
     wishes = [said.removeprefix("want-") for _, said in history if said.startswith("want-")]
     if not wishes:
         return "ask-wish" if [act for act, _ in history].count("ask-wish") < 2 else "confirm"
-    in_time = len(history) < ServiceNumbers.horizon - 1
+    in_time = len(history) < HORIZON - 1
     return "confirm" if in_time and "confirm" not in replies else f"write-{wishes[-1]}"
 
 
@@ -323,9 +227,8 @@ def look_up_first(history: History) -> str:
     return "refuse" if replies["lookup"] == "fare-basic" else planned
 
 
-def _habits(acts: tuple[str, ...], good: Callable[[History], str]) -> tuple[AgentHabit, ...]:
+def _habits(acts: tuple[str, ...], writes: tuple[str, ...], good: Callable[[History], str]) -> tuple[AgentHabit, ...]:
     """A broad mix of agents, of whom a quarter listen."""
-    writes = [act for act in acts if act.startswith("write-")]
 
     def listens(history: History, rng: np.random.Generator) -> str:
         return good(history) if rng.random() < 0.85 else str(rng.choice(acts))
@@ -338,15 +241,9 @@ def _habits(acts: tuple[str, ...], good: Callable[[History], str]) -> tuple[Agen
         tried = [act for act, _ in history if act in writes]
         return tried[-1] if tried and rng.random() < 0.7 else str(rng.choice(["ask-id", *writes]))
 
-    def talks(history: History, rng: np.random.Generator) -> str:
-        return str(rng.choice(acts))
-
-    def writes_blindly(history: History, rng: np.random.Generator) -> str:
-        return str(rng.choice(writes))
-
     return (
         AgentHabit("listens", 0.25, listens),
         AgentHabit("hurries", 0.35, hurries),
-        AgentHabit("talks", 0.3, talks),
-        AgentHabit("writes blindly", 0.1, writes_blindly),
+        AgentHabit("talks", 0.3, lambda history, rng: str(rng.choice(acts))),
+        AgentHabit("writes blindly", 0.1, lambda history, rng: str(rng.choice(writes))),
     )

@@ -1,9 +1,12 @@
-"""Users of a nano world: scripted ones with a hidden type, and the exact Bayes filter over types.
+"""Users of a nano world: the exact Bayes filter over hidden types, and scripted users whose type is certain.
 
 Both advance a whole batch of dialogues at a time; row i is dialogue i.
 """
 
 from __future__ import annotations
+
+from copy import copy
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -33,35 +36,6 @@ def draw(probabilities: Float[np.ndarray, "b n"], uniforms: Float[np.ndarray, " 
     return np.minimum(index, probabilities.shape[-1] - 1)
 
 
-class ScriptedUsers:
-    """Real users: each row has a hidden type, and replies by that type's table."""
-
-    def __init__(self, world: World, types: Int[np.ndarray, " b"], tasks: Int[np.ndarray, " b"] | int = 0):
-        self.world = world
-        self.types = types
-        self.states = np.broadcast_to(world.starts[tasks], len(types)).copy()
-
-    @classmethod
-    def sample(
-        cls,
-        world: World,
-        prior: Float[np.ndarray, "*b Z"],
-        uniforms: Float[np.ndarray, " b"],
-        tasks: Int[np.ndarray, " b"] | int = 0,
-    ) -> ScriptedUsers:
-        """Draw each row's type from ``prior`` (one for all rows, or one a row)."""
-        return cls(world, draw(np.broadcast_to(prior, (len(uniforms), prior.shape[-1])), uniforms), tasks)
-
-    def reply_probabilities(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b R"]:
-        return self.world.reply[self.types, self.states, acts]
-
-    def observe(self, acts: Int[np.ndarray, " b"], replies: Int[np.ndarray, " b"]) -> None:
-        self.states = self.world.next_state[self.types, self.states, acts, replies]
-
-    def outcome_probabilities(self) -> Float[np.ndarray, "b O"]:
-        return self.world.outcome[self.types, self.states]
-
-
 class BeliefUsers:
     """The exact P(reply | history): what a perfect base model of users would say.
 
@@ -80,28 +54,50 @@ class BeliefUsers:
     ):
         self.world = world
         self.gamma = gamma
+        self.types = np.arange(prior.shape[-1])
         self.belief = np.broadcast_to(prior, (rows, prior.shape[-1])).copy()
         self.states = np.broadcast_to(np.asarray(world.starts[tasks])[..., None], self.belief.shape).copy()
 
+    def __getitem__(self, rows: Any) -> BeliefUsers:
+        """The users of these rows (indices or a slice), as they are now."""
+        part = copy(self)
+        part.belief, part.states = self.belief[rows], self.states[rows]
+        return part
+
     def _likelihood(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b Z R"]:
-        types = np.arange(self.belief.shape[1])
-        return self.world.reply[types, self.states, acts[:, None]]
+        return self.world.reply[self.types, self.states, acts[:, None]]
 
     def reply_probabilities(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b R"]:
         return sharpen(np.einsum("bz,bzr->br", self.belief, self._likelihood(acts)), self.gamma)
 
     def observe(self, acts: Int[np.ndarray, " b"], replies: Int[np.ndarray, " b"]) -> None:
-        rows, types = np.arange(len(acts))[:, None], np.arange(self.belief.shape[1])
-        weight = self.belief * self._likelihood(acts)[rows, types, replies[:, None]]
+        """Learn from what was said; ``belief`` and ``states`` are new arrays afterwards."""
+        weight = self.belief * self.world.reply[self.types, self.states, acts[:, None], replies[:, None]]
         total = weight.sum(axis=1, keepdims=True)
         # a reply that no known type gives (a model may say anything) tells nothing
         self.belief = np.where(total > 0, weight / np.where(total > 0, total, 1), self.belief)
-        self.states = self.world.next_state[types, self.states, acts[:, None], replies[:, None]]
+        self.states = self.world.next_state[self.types, self.states, acts[:, None], replies[:, None]]
 
     def outcome_probabilities(self) -> Float[np.ndarray, "b O"]:
-        types = np.arange(self.belief.shape[1])
-        mixed = np.einsum("bz,bzo->bo", self.belief, self.world.outcome[types, self.states])
-        return sharpen(mixed, self.gamma)
+        return sharpen(np.einsum("bz,bzo->bo", self.belief, self.world.outcome[self.types, self.states]), self.gamma)
+
+
+class ScriptedUsers(BeliefUsers):
+    """Real users: each row has a hidden type, and replies by that type's table."""
+
+    def __init__(self, world: World, types: Int[np.ndarray, " b"], tasks: Int[np.ndarray, " b"] | int = 0):
+        super().__init__(world, np.eye(len(world.prior))[types], len(types), tasks=tasks)
+
+    @classmethod
+    def sample(
+        cls,
+        world: World,
+        prior: Float[np.ndarray, "*b Z"],
+        uniforms: Float[np.ndarray, " b"],
+        tasks: Int[np.ndarray, " b"] | int = 0,
+    ) -> ScriptedUsers:
+        """Draw each row's type from ``prior`` (one for all rows, or one a row)."""
+        return cls(world, draw(np.broadcast_to(prior, (len(uniforms), prior.shape[-1])), uniforms), tasks)
 
 
 def told_prior(
