@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from scope_lite import MAX_SEED
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import name_fault
-from scope_lite.store.plain_yaml import read_yaml
-from scope_lite.store.settings import Name, Place, Settings, checked, flat, merged
+from scope_lite.store.plain_yaml import flat, read_yaml
+from scope_lite.store.settings import Name, Place, Settings, checked, merged
 
 SCHEMA = 1
 """of the keys below and of their defaults: where one changes its meaning or its default, this grows"""

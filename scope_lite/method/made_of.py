@@ -15,7 +15,7 @@ from scope_lite.envs.nano import own_world_content
 from scope_lite.method.config import SCHEMA, RunConfig
 from scope_lite.store.contents import digests, panel_models, text_content
 from scope_lite.store.paths import model_folder, text_panel
-from scope_lite.store.settings import flat
+from scope_lite.store.plain_yaml import flat
 
 MadeOf = dict[str, dict[str, Any]]
 """``settings`` by dotted key, and the content of ``files``, as digests"""

@@ -27,8 +27,7 @@ from filelock import FileLock
 from scope_lite.store import checkpoints, files, provenance
 from scope_lite.store.checkpoints import Checkpoint
 from scope_lite.store.errors import ScopeError, first_line
-from scope_lite.store.plain_yaml import read_yaml
-from scope_lite.store.settings import flat
+from scope_lite.store.plain_yaml import flat, read_yaml
 
 if TYPE_CHECKING:
     import torch

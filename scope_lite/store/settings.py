@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, get_args
 
@@ -67,14 +67,6 @@ def merged(*layers: dict[str, Any]) -> dict[str, Any]:
             below = whole.get(key)
             whole[key] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
     return whole
-
-
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Mappings within a mapping under dotted keys: ``{"simulator": {"k": 5}}`` as ``{"simulator.k": 5}``."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 @cache

@@ -11,7 +11,7 @@ from scope_lite.store.checkpoints import steps_in
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.files import Number, read_lines, remove, take_lock
 from scope_lite.store.folder import SPARE_SUFFIXES, is_finished, lock_path, read_config, read_provenance, read_status
-from scope_lite.store.settings import flat
+from scope_lite.store.plain_yaml import flat
 
 if TYPE_CHECKING:
     import pandas as pd  # takes a second to import: the command line starts without it
