@@ -151,6 +151,7 @@ def test_figures_never_import_models() -> None:
 
 def test_importing_the_loop_brings_its_own_rooms_and_the_nano_worlds_and_no_pictures() -> None:
     loaded = loaded_by("train", "nano")
+    assert not named(loaded, {"peft"})
     assert {name.split(".")[0] for name in inside(loaded)} <= {"method", "envs", "models", "store"}
     assert {name.split(".")[1] for name in inside(loaded) if name.startswith("envs.")} <= {"nano", "prompts", "turns"}
     for modules in (loaded, loaded_by(*(path.stem for path in in_places(["method"])))):
@@ -216,7 +217,7 @@ def test_variables_of_this_package_are_read_in_one_place() -> None:
     asking = re.compile(r"environ(\.get\(|\[[^]]+\](?! =))|getenv\(")
     reading = {str(path.relative_to(PACKAGE)) for path in sources() if asking.search(path.read_text(encoding="utf-8"))}
     # an endpoint's key lies in a variable of the user's choice
-    assert reading == {"store/paths.py", "models/endpoint.py"}
+    assert reading == {"store/paths.py", "models/client.py"}
 
 
 @pytest.mark.parametrize(
