@@ -31,7 +31,7 @@ def plan(
     table.loc[len(table)] = ["in all", table["rollouts"].sum(), table["training"].sum()]
     print_table(table.round(2))
     if figure:
-        from scope_lite.figures.planner import memory_bars
+        from scope_lite.figures.schematic import memory_bars
 
         draw(figure, lambda: memory_bars(made.table(), room, f"{shape.name} on {made.card.name}"))
     require_fit(made)

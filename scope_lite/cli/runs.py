@@ -66,7 +66,7 @@ def compare(
         for pair in runs.paired_dialogues(*folders, dialogues):
             _print_pair(folders, pair)
     if figure:
-        from scope_lite.figures.compare import two_runs
+        from scope_lite.figures.training import two_runs
 
         draw(figure, lambda: two_runs(runs.load_metrics(folders)))
 

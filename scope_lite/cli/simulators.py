@@ -103,8 +103,8 @@ def _situations(scenarios: str, count: int) -> list[Situation]:
 def _write_health(
     out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]
 ) -> None:
-    from scope_lite.figures.diagnostics import health_report
     from scope_lite.figures.style import save_figure, use_style
+    from scope_lite.figures.text import health_report
     from scope_lite.measure import diagnostics
     from scope_lite.store.escaping import for_csv
     from scope_lite.store.files import plain_disk_errors, replace_text

@@ -11,36 +11,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scope_lite.experiments.contrasts import COMMON, like_for_like
-from scope_lite.figures.style import (
-    METHOD_COLOURS,
-    METHOD_LABELS,
-    footnote,
-    heat_map,
-    name_rows,
-    panel_grid,
-    shared_legend,
-)
-from scope_lite.figures.training import draw_curves, note
+from scope_lite.figures.style import STYLE, finish, fit_y, heat_map, name_rows, panel_grid
+from scope_lite.figures.training import curve_grid, note
 
 TRAINED_WITH = ("sim-a", "sim-b", "sim-c")
 """partners that one of the compared runs trained with: sim-a in cross-play, all three in the frozen ensemble"""
-COLOURS = {
-    "base": METHOD_COLOURS["base"],
-    "single": METHOD_COLOURS["single"],
-    "ensemble": METHOD_COLOURS["ensemble"],
-    # self-play is to cooperation what Co-Training is to users: a partner that moves, without a pool and with one
-    "selfplay": METHOD_COLOURS["cotraining"],
-    "selfplay_population": METHOD_COLOURS["population"],
-    "unsharpened": METHOD_COLOURS["unsharpened"],
-}
-LABELS = {
-    "base": METHOD_LABELS["base"],
-    "single": "cross-play, fixed partner",
-    "ensemble": "cross-play, frozen ensemble (K=3)",
-    "selfplay": "self-play",
-    "selfplay_population": "population self-play (K=5)",
-    "unsharpened": METHOD_LABELS["unsharpened"],
-}
+COLOURS, LABELS = ({name: line[i] for name, line in STYLE["lines"]["cooperation"].items()} for i in (0, 1))
 PANELS = {
     "reward": "(a) training reward",
     COMMON: "(b) partners unseen by all",
@@ -56,18 +32,11 @@ def figure_23(table: pd.DataFrame) -> Figure:
     The runs met different partners in training, so evaluation is on those that none of them met, and on real ones.
     """
     compared = like_for_like(table, TRAINED_WITH)
-    fig, axes = panel_grid(len(PANELS), extra=0.3)
-    for ax, (metric, title) in zip(axes, PANELS.items(), strict=True):
-        draw_curves(ax, compared, metric, COLOURS, LABELS)
+    fig = curve_grid([(compared, metric, title) for metric, title in PANELS.items()], COLOURS, LABELS, extra=0.3)
+    for ax, metric in zip(fig.axes, PANELS, strict=True):
         if metric in ("entropy", "turns") and metric in compared:
-            # the runs set the range: an interval of few seeds may reach far beyond what is possible
-            low, high = compared[metric].min(), compared[metric].max()
-            ax.set_ylim(low - 0.05 * (high - low) - 0.01, high + 0.05 * (high - low) + 0.01)
-        ax.set_title(title)
-    shared_legend(fig)
-    models = ", ".join(sorted(table["model"].unique()))
-    footnote(fig, f"{note(table)} · policy {models}")
-    return fig
+            fit_y(ax, compared[metric], 0.05, 0.01)
+    return finish(fig, f"{note(table)} · policy {', '.join(sorted(table['model'].unique()))}")
 
 
 def convention_values(values: pd.DataFrame, shares: pd.DataFrame) -> Figure:
@@ -84,8 +53,5 @@ def convention_values(values: pd.DataFrame, shares: pd.DataFrame) -> Figure:
     for ax, rows, title in zip(axes, (shares, values), titles, strict=True):
         ax.set_xticks(range(len(rows)), [textwrap.fill(str(name), 14) for name in rows.index], fontsize=7)
         ax.set_title(title)
-    name_rows(axes, list(values.columns))
-    for ax in axes:
-        ax.set_ylim(len(values.columns) - 0.5, -0.5)
-    footnote(fig, "nano · coding · every dialogue enumerated")
-    return fig
+    name_rows(axes, list(values.columns), top=0.5)
+    return finish(fig, "nano · coding · every dialogue enumerated")

@@ -17,38 +17,36 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
-from scope_lite.figures.style import METHOD_COLOURS, ROW_NAME, WIDTH, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import LABELS, REAL, UNSEEN, curve_panels, draw_doses, note, titled_panels
-from scope_lite.measure.stats import t_interval
+from scope_lite.figures.style import (
+    METHOD_COLOURS,
+    ROW_NAME,
+    STYLE,
+    WIDTH,
+    doses,
+    dots,
+    finish,
+    fit_y,
+    footnote,
+    name_rows,
+    named,
+    panel_grid,
+)
+from scope_lite.figures.training import REAL, UNSEEN, curve_grid, curve_panels, note
 
 EPSILON = "simulator/epsilon"
 VARIANCE, UNEXPLAINED = "simulator/variance", "simulator/unexplained_variance"
 ANSWER = "simulator/answer/"
 MOVED, EXPLOIT = "mode_moved", "exploit_share"
-NAMES = {
-    VARIANCE: "variance of the policy's pay",
-    UNEXPLAINED: "part its acts do not explain",
-    MOVED: "answer moved from the start (TV)",
-    EXPLOIT: "policy's weight on the exploit",
-    "simulator/reward": "the simulator's pay",
-}
-KIND_COLOURS = {
-    "zero reward": "#7f7f7f",
-    "Co-Training": METHOD_COLOURS["cotraining"],
-    "Population": METHOD_COLOURS["population"],
-}
-REWARD_COLOURS = {
-    "curriculum": "#0072B2",
-    "adversarial": "#D55E00",
-    "cooperative": "#009E73",
-    "zero": "#7f7f7f",
-    "random": "#CC79A7",
-    "curriculum, K=5": "#56B4E9",
-    "disagreement, K=5": "#E69F00",
-}
-SIZE_COLOURS = {"K=1": "#56B4E9", "K=3": "#E69F00", "K=5": "#009E73", "K=10": "#CC79A7"}
+KIND_COLOURS, REWARD_COLOURS, SIZE_COLOURS = (STYLE["colours"][name] for name in ("kinds", "rewards", "sizes"))
+SHARE, SHORT = (-0.03, 1.03), (-0.01, 0.31)
+LIMITS = {MOVED: SHARE, EXPLOIT: SHARE, VARIANCE: SHORT, UNEXPLAINED: SHORT}
+"""of the axes of these metrics"""
+FITTED = (EPSILON, "entropy", "simulator/reward")
+"""metrics whose axes begin at 0 and end with the data"""
 # reveal-heart, the start's favourite, is the colour of collapse everywhere; what is never said has no place in a legend
 REPLY_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#F0E442", "#CC79A7", "#56B4E9", "#E69F00", "#999999", "#444444")
+FOUND_AT = 0.15
+"""weight on the exploit from which on the policy has found it"""
 
 
 # -- columns that the figures need ----------------------------------------------------------------------------------
@@ -75,41 +73,42 @@ def last_rows(table: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values("step", kind="stable").groupby(["variant", "run"], sort=False).tail(1)
 
 
+def when_found(table: pd.DataFrame) -> pd.DataFrame:
+    """What the exploit paid when a run's policy first had ``FOUND_AT`` of its weight on it, and where the run ended.
+
+    Returns:
+        One row a run that found it: variant, kind, seed, step, ``pays`` (mean training reward of the dialogues that
+        followed the exploit), ``end`` (weight on it after the last step).
+    """
+    followed = table.drop_duplicates(["run", "step"]).dropna(subset="reward_exploit").sort_values("step", kind="stable")
+    end = followed.groupby("run")[EXPLOIT].transform("last")
+    found = followed.assign(pays=followed["reward_exploit"], end=end)[followed[EXPLOIT] > FOUND_AT]
+    first = found.drop_duplicates("run").set_index("run")
+    order = [run for run in table["run"].unique() if run in first.index]
+    return first.loc[order, ["variant", "kind", "seed", "step", "pays", "end"]].reset_index(drop=True)
+
+
 # -- curves ---------------------------------------------------------------------------------------------------------
 
 
 def curves(table: pd.DataFrame, metrics: Sequence[str], colours: Mapping[str, str], by: str = "variant") -> Figure:
-    """``training.curve_panels`` with this module's names; ``by`` is the column that has a line a value."""
-    named = table.assign(variant=table[by]).rename(columns=NAMES)
-    fig = curve_panels(named, [NAMES.get(m, m) for m in metrics], colours, {})
-    shown = table[table[by].isin(colours)]
+    """``training.curve_panels`` with this module's scales; ``by`` is the column that has a line a value."""
+    fig = curve_panels(table.assign(variant=table[by]), metrics, colours, {})
     for ax, metric in zip(fig.axes, metrics, strict=True):
-        if metric in (MOVED, EXPLOIT):
-            ax.set_ylim(-0.03, 1.03)
-        elif metric in (VARIANCE, UNEXPLAINED):
-            ax.set_ylim(-0.01, 0.31)
-        elif metric in (EPSILON, "entropy", "simulator/reward"):
-            _scale_by_data(ax, shown[metric])
+        if metric in LIMITS:
+            ax.set_ylim(LIMITS[metric])
+        elif metric in FITTED:
+            fit_y(ax, pd.Series([0.0, 1e-3, *table.loc[table[by].isin(colours), metric]]), 0.04)
     return fig
-
-
-def _scale_by_data(ax: Axes, values: pd.Series) -> None:
-    """The data set the scale: the t-interval of three seeds can be many times as wide as they lie apart."""
-    low, high = min(values.min(), 0.0), max(values.max(), 1e-3)
-    ax.set_ylim(low - 0.04 * (high - low), high + 0.04 * (high - low))
 
 
 def simulator_over_steps(table: pd.DataFrame, gammas: Sequence[float]) -> Figure:
     """Collapse error of the simulator on visited histories over training, an axes a starting sharpness."""
-    started = [table[table["gamma"] == gamma] for gamma in gammas]
-    titles = [f"γ₀ = {gamma:g}" for gamma in gammas]
-    panels = [(rows.assign(variant=rows["kind"]), EPSILON, t) for rows, t in zip(started, titles, strict=True)]
-    fig = titled_panels(panels, KIND_COLOURS, {})
+    shown = table[table["gamma"].isin(gammas)].assign(variant=table["kind"])
+    fig = curve_grid([(shown[shown["gamma"] == g], EPSILON, f"γ₀ = {g:g}") for g in gammas], KIND_COLOURS, {})
     for ax in fig.axes:
-        _scale_by_data(ax, table.loc[table["gamma"].isin(gammas), EPSILON])
-    for ax in fig.axes[::2]:
-        ax.set(ylabel=LABELS[EPSILON])
-    return fig
+        fit_y(ax, pd.Series([0.0, 1e-3, *shown[EPSILON]]), 0.04)
+    return finish(fig, note(shown), named(EPSILON))
 
 
 def reward_ablation(table: pd.DataFrame) -> Figure:
@@ -139,30 +138,28 @@ def two_seats(seats: Mapping[str, Sequence[tuple[str, bool]]]) -> Figure:
             box = plt.Rectangle((column - 0.36, i - 0.42), 0.72, 0.84, fc=fill, ec=colours[name], alpha=0.6)
             ax.add_patch(box)
             ax.text(column, i, word, ha="center", va="center", fontsize=8)
-    ax.set(xlim=(-0.5, len(seats) - 0.5), ylim=(length - 0.5, -0.5))
+    ax.set(xlim=(-0.5, len(seats) - 0.5), ylim=(length - 0.5, -0.5), yticks=[])
     ax.xaxis.tick_top()
     ax.set_xticks(range(len(seats)), list(seats))
-    ax.set_yticks([])
     ax.tick_params(length=0)
     ax.grid(False)
     ax.spines[:].set_visible(False)
-    footnote(fig, "filled: generated by that seat and trained on; hollow: heard, masked (role markers left out)")
-    return fig
+    return finish(fig, "filled: generated by that seat and trained on; hollow: heard, masked (role markers left out)")
 
 
 def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     """The reply to the open question over training, stacked: a row a kind, a column a seed, a colour a reply."""
     seeds = sorted(table["seed"].unique())
     columns = [c for c in table.columns if c.startswith(ANSWER)]
-    said = [c for c in columns if table[c].max() > 0.02]
-    colours = dict(zip(_favourite_first(columns, table), REPLY_COLOURS, strict=False))
+    start = table.loc[table["step"] == table["step"].min(), columns].mean()
+    favourite_first = start.sort_values(ascending=False, kind="stable").index
+    colours = {c: colour for c, colour in zip(favourite_first, REPLY_COLOURS, strict=False) if table[c].max() > 0.02}
     fig = plt.figure(figsize=(WIDTH, 1.15 * len(kinds) + 1.2))
     axes = fig.subplots(len(kinds), len(seeds), squeeze=False, sharex=True, sharey=True)
     for row, kind in zip(axes, kinds, strict=True):
         for ax, seed in zip(row, seeds, strict=True):
             run = table[(table["kind"] == kind) & (table["seed"] == seed)].sort_values("step")
-            order = [c for c in colours if c in said]
-            ax.stackplot(run["step"], run[order].to_numpy().T, colors=[colours[c] for c in order], lw=0)
+            ax.stackplot(run["step"], run[list(colours)].to_numpy().T, colors=list(colours.values()), lw=0)
             ax.set(ylim=(0, 1))
             ax.grid(False)
         row[0].set_ylabel(kind)
@@ -170,16 +167,11 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
         ax.set_title(f"seed {seed}", loc="center")
     for ax in axes[-1]:
         ax.set_xlabel("step")
-    patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for c, colour in colours.items() if c in said]
-    names = [c.removeprefix(ANSWER) for c in colours if c in said]
+    patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for colour in colours.values()]
+    names = [c.removeprefix(ANSWER) for c in colours]
     fig.legend(patches, names, loc="outside upper center", ncols=min(len(names), 3), fontsize=7.5)
     footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
     return fig
-
-
-def _favourite_first(columns: Sequence[str], table: pd.DataFrame) -> list[str]:
-    start = table.loc[table["step"] == table["step"].min(), list(columns)].mean()
-    return list(start.sort_values(ascending=False, kind="stable").index)
 
 
 # -- the end of training --------------------------------------------------------------------------------------------
@@ -194,11 +186,9 @@ def phase_curves(end: pd.DataFrame, columns: Sequence[str]) -> Figure:
     for ax, column in zip(axes, columns, strict=True):
         for k, (kind, colour) in enumerate(KIND_COLOURS.items()):
             rows = end[end["kind"] == kind]
-            draw_doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
-        ax.set(xlabel="sharpness γ₀ at the start", title=LABELS.get(column, column))
-    shared_legend(fig)
-    footnote(fig, note(end).replace("(thin lines)", "(points), end of training"))
-    return fig
+            doses(ax, rows["gamma"], rows[column], colour, kind, 0.1 * (k - 1))
+        ax.set(xlabel="sharpness γ₀ at the start", title=named(column))
+    return finish(fig, note(end).replace("(thin lines)", "(points), end of training"))
 
 
 def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figure:
@@ -225,30 +215,21 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
 
 
 def _draw_cells(ax: Axes, values: pd.Series) -> plt.cm.ScalarMappable:
-    rows, columns = list(values.index.unique(0)), sorted(values.index.unique(1))
-    seeds = sorted(values.index.unique(2))
-    wide = values.unstack(2).reindex(columns=seeds)
-    strips = np.vstack([np.hstack([wide.loc[(r, c)].to_numpy(dtype=float) for c in columns]) for r in rows])
-    edges = (-0.5, len(columns) - 0.5, len(rows) - 0.5, -0.5)
+    wide = values.unstack([1, 2]).reindex(values.index.unique(0)).sort_index(axis=1)
+    means = wide.T.groupby(level=0).mean().T
+    edges = (-0.5, means.shape[1] - 0.5, len(means) - 0.5, -0.5)
+    strips = wide.to_numpy(dtype=float)
     image = ax.imshow(strips, vmin=0, vmax=1, cmap="cividis", aspect="auto", extent=edges, interpolation="nearest")
-    for i, r in enumerate(rows):
-        for j, c in enumerate(columns):
-            mean = wide.loc[(r, c)].mean()
-            box = {"boxstyle": "round,pad=0.15", "fc": "w", "ec": "none", "alpha": 0.8}
-            ax.text(j, i, f"{mean:.2f}", ha="center", va="center", fontsize=7, bbox=box)
-    ax.set_xticks(range(len(columns)), [_tick(c) for c in columns], fontsize=8)
-    ax.set_yticks(range(len(rows)), [_tick(r) for r in rows], fontsize=8)
-    for at in np.arange(1, len(columns)) - 0.5:
-        ax.axvline(at, color="w", lw=2)
-    for at in np.arange(1, len(rows)) - 0.5:
-        ax.axhline(at, color="w", lw=2)
+    box = {"boxstyle": "round,pad=0.15", "fc": "w", "ec": "none", "alpha": 0.8}
+    for (i, j), mean in np.ndenumerate(means.to_numpy()):
+        ax.text(j, i, f"{mean:.2f}", ha="center", va="center", fontsize=7, bbox=box)
+    for ticks, line, names in ((ax.set_xticks, ax.axvline, means.columns), (ax.set_yticks, ax.axhline, means.index)):
+        ticks(range(len(names)), [n if isinstance(n, str) else f"{n:g}" for n in names], fontsize=8)
+        for at in range(1, len(names)):
+            line(at - 0.5, color="w", lw=2)
     ax.grid(False)
     ax.tick_params(length=0)
     return image
-
-
-def _tick(value: object) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
 
 
 def fake_variance(means: pd.DataFrame) -> Figure:
@@ -259,66 +240,35 @@ def fake_variance(means: pd.DataFrame) -> Figure:
     rules = list(means["rule"].unique())
     fig, axes = panel_grid(len(rules), 2.3)
     gammas = sorted(means["gamma"].unique())
-    top = 1.08 * max(means[VARIANCE].max(), means[UNEXPLAINED].max())
+    top = 1.08 * means[[VARIANCE, UNEXPLAINED]].max(axis=None)
     for ax, rule in zip(axes, rules, strict=True):
         ax.axline((0, 0), slope=1, color="#444444", lw=0.8, ls=":")
         for kind, colour in KIND_COLOURS.items():
             rows = means[(means["rule"] == rule) & (means["kind"] == kind)]
             sizes = 8 + 10 * np.searchsorted(gammas, rows["gamma"])
             ax.scatter(rows[VARIANCE], rows[UNEXPLAINED], sizes, color=colour, alpha=0.65, lw=0, label=kind)
-        ax.set(xlabel="variance of the reward", xlim=(0, top), ylim=(0, top), aspect="equal")
+        ax.set(xlabel="variance of the reward", xlim=(0, top), ylim=(0, top), aspect="equal", title=rule)
         ax.locator_params(nbins=5)
-        ax.set_title(rule)
-    for ax in axes[::2]:
-        ax.set(ylabel="part unexplained by acts")
-    shared_legend(fig)
-    footnote(fig, "nano · a point a run; larger: sharper start; dotted: all of it unexplained")
-    return fig
+    return finish(
+        fig, "nano · a point a run; larger: sharper start; dotted: all of it unexplained", "part unexplained by acts"
+    )
 
 
 def ends_by_variant(
-    end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str], limits: tuple[float, float] = (-0.03, 1.03)
+    end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str], limits: tuple[float, float] = SHARE
 ) -> Figure:
     """One line a variant, an axes a column: a small point a seed, the mean with its 95 % t-interval."""
     fig, axes = panel_grid(len(columns), 0.7 + 0.27 * len(colours))
     for ax, column in zip(axes, columns, strict=True):
         for i, (variant, colour) in enumerate(colours.items()):
-            values = end.loc[end["variant"] == variant, column].dropna().to_numpy(dtype=float)
-            if not len(values):
-                continue
-            interval = t_interval(values)
-            ax.plot(values, np.full(len(values), i + 0.22), "o", ms=3, alpha=0.5, color=colour, mew=0)
-            ax.errorbar(interval.mean, i, xerr=interval.half, fmt="o", ms=5, color=colour, capsize=2, lw=1.5)
-        title = NAMES.get(column, LABELS.get(column, column))
-        ax.set(xlim=limits, title=textwrap.fill(title, ROW_NAME))
+            values = end.loc[end["variant"] == variant, column].dropna().astype(float)
+            if len(values):
+                dots(ax, values, i, colour, alpha=0.5, shift=0.22, lw=1.5)
+        ax.set(xlim=limits, title=textwrap.fill(named(column), ROW_NAME))
     name_rows(axes, list(colours))
     axes[0].plot([], [], "o", ms=3, alpha=0.5, color="#555555", mew=0, label="a run")
     axes[0].plot([], [], "o-", ms=5, color="#555555", label="mean, 95 % interval")
-    shared_legend(fig)
-    footnote(fig, note(end, "small points"))
-    return fig
-
-
-FOUND_AT = 0.15
-"""weight on the exploit from which on the policy has found it"""
-
-
-def when_found(table: pd.DataFrame) -> pd.DataFrame:
-    """What the exploit paid when a run's policy first had ``FOUND_AT`` of its weight on it, and where the run ended.
-
-    Returns:
-        One row a run that found it: variant, kind, seed, step, ``pays`` (mean training reward of the dialogues that
-        followed the exploit), ``end`` (weight on it after the last step).
-    """
-    rows = []
-    for _, run in table.drop_duplicates(["run", "step"]).groupby("run", sort=False):
-        run = run[run["reward_exploit"].notna()].sort_values("step")
-        found = run[run[EXPLOIT] > FOUND_AT]
-        if len(found):
-            first = found.iloc[0]
-            rows.append({**first[["variant", "kind", "seed", "step"]], "pays": first["reward_exploit"]})
-            rows[-1]["end"] = run[EXPLOIT].iloc[-1]
-    return pd.DataFrame(rows)
+    return finish(fig, note(end, "small points"))
 
 
 def pay_when_found(found: pd.DataFrame, robust: float) -> Figure:
@@ -333,13 +283,9 @@ def pay_when_found(found: pd.DataFrame, robust: float) -> Figure:
         ax.plot(rows["pays"], rows["end"], "o", ms=5, alpha=0.6, mew=0, color=KIND_COLOURS[str(kind)], label=kind)
     ax.axvline(robust, color="k", ls="--", lw=1)
     ax.annotate("asking earns this", (robust - 0.02, 0.5), fontsize=7.5, ha="right", va="center")
-    ax.set(xlabel="what the exploit pays when the policy finds it", ylabel="weight on it at the end")
-    ax.set(xlim=(-0.03, 1.03), ylim=(-0.05, 1.05))
-    shared_legend(fig)
-    footnote(
-        fig, f"nano · persuasion · {len(found)} runs, each a point; found: weight above {FOUND_AT:g}, every 10 steps"
-    )
-    return fig
+    ax.set(xlabel="what the exploit pays when the policy finds it", xlim=SHARE, ylim=(-0.05, 1.05))
+    found_at = f"found: weight above {FOUND_AT:g}, every 10 steps"
+    return finish(fig, f"nano · persuasion · {len(found)} runs, each a point; {found_at}", "weight on it at the end")
 
 
 def figure_17(table: pd.DataFrame) -> Figure:
@@ -348,14 +294,13 @@ def figure_17(table: pd.DataFrame) -> Figure:
     end = last_rows(sized)
     through = sized.groupby(["K", "seed"], as_index=False)[MOVED].mean()
     fig, (pay, mode) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
-    for k, (column, colour) in enumerate(((UNSEEN, "#0072B2"), (REAL, "#E69F00"))):
-        draw_doses(pay, end["K"], end[column], colour, LABELS[column], 0.12 * (k - 0.5))
-    draw_doses(mode, end["K"], end[MOVED], "#D55E00", "at the end", -0.06)
-    draw_doses(mode, through["K"], through[MOVED], "#7f7f7f", "mean over training", 0.06)
-    pay.set(xlabel="pool size K", ylabel="reward, end of training")
-    mode.set(xlabel="pool size K", ylabel=NAMES[MOVED])
+    doses(pay, end["K"], end[UNSEEN], "#0072B2", named(UNSEEN), -0.06)
+    doses(pay, end["K"], end[REAL], "#E69F00", named(REAL), 0.06)
+    doses(mode, end["K"], end[MOVED], "#D55E00", "at the end", -0.06)
+    doses(mode, through["K"], through[MOVED], "#7f7f7f", "mean over training", 0.06)
     mark_paper_value(pay, POOL_SIZE, {float(k): i for i, k in enumerate(sorted(end["K"].unique()))})
-    for ax in (pay, mode):
+    for ax, ylabel in ((pay, "reward, end of training"), (mode, named(MOVED))):
+        ax.set(xlabel="pool size K", ylabel=ylabel)
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
     footnote(fig, note(table, "points"))
     return fig

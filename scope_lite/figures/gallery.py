@@ -1,30 +1,31 @@
-"""The gallery: which figure is drawn from which table (gallery.yaml), and the page that shows them all."""
+"""The gallery: which figure is drawn from which table (gallery.yaml), what is told beside it, and the page of all."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import pandas as pd
 from joblib import Parallel, delayed
 from matplotlib.figure import Figure
 
-from scope_lite.figures import cooperation, cotraining, paper, prompts, schematic, sidecar, training
+from scope_lite.figures import paper
 from scope_lite.figures.style import save_figure, use_style
 from scope_lite.figures.tables import PAPER_TABLES, read_tables
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.plain_yaml import read_yaml
 
-MODULES = {
-    module.__name__.rpartition(".")[2]: module for module in (cooperation, cotraining, prompts, schematic, training)
-}
-"""those whose functions gallery.yaml names"""
 WORTH_IT = 4
 """figures from which on a second process pays for its start"""
+MAX_RUNS = 40
+"""run ids are listed up to this many; beyond, their number and a hash stand for them"""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Entry:
     """what ours shows, and where it differs"""
     table: str = ""
     """the experiment whose table it is drawn from; empty: from no table"""
-    also: tuple[str, ...] = ()
+    also: Sequence[str] = ()
     """further experiments, drawn along where their tables are there (below ``table`` in what ``draw`` gets)"""
     interval: str = "95 % t-interval over seeds"
     """empty: the figure shows none"""
@@ -54,8 +55,8 @@ class Entry:
 
 def _entry(row: dict[str, Any]) -> Entry:
     module, function = row.pop("draw", "training.method_curves").split(".")
-    draw = partial(getattr(MODULES[module], function), **row.pop("with", {}))
-    return Entry(draw=draw, also=tuple(row.pop("also", ())), **row)
+    draw = getattr(import_module(f"scope_lite.figures.{module}"), function)
+    return Entry(draw=partial(draw, **row.pop("with", {})), **row)
 
 
 _DATA = read_yaml(Path(__file__).with_name("gallery.yaml"))
@@ -64,34 +65,29 @@ LEFT_OUT: dict[str, str] = {number: row["why"] for row in _DATA["left_out"] for 
 """figure number -> why it is not drawn"""
 
 
-@dataclass(frozen=True)
-class Missing:
-    """A figure or table that is not drawn."""
+class Missing(NamedTuple):
+    """A figure or table that is not drawn, why, and what makes its data (empty where no command does)."""
 
     what: str
     why: str
-    command: str
-    """what makes its data; empty where no command does"""
+    command: str = ""
 
     def __str__(self) -> str:
-        remedy = f"; make it with '{self.command}'" if self.command else ""
-        return f"{self.what} is not drawn: {self.why}{remedy}"
+        return f"{self.what} is not drawn: {self.why}" + (f"; make it with '{self.command}'" if self.command else "")
 
 
 def missing(results: Path) -> list[Missing]:
     """Every figure and table of the paper that cannot be drawn from the tables in ``results``."""
+    build = "scope-lite results build"
     gone = [
-        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", f"scope-lite results build {entry.table}")
+        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", f"{build} {entry.table}")
         for entry in GALLERY
         if not has_table(entry, results)
     ]
-    gone += [Missing(f"figure {number}", why, "") for number, why in LEFT_OUT.items()]
+    gone += [Missing(f"figure {number}", why) for number, why in LEFT_OUT.items()]
     there = {path.stem for path in results.glob("*.csv")}
-    for table in PAPER_TABLES.values():
-        if not table.has_data(there):
-            names = " ".join(table.settings.values())
-            gone.append(Missing(table.name, f"no table of {names}", f"scope-lite results build {names}"))
-    return gone
+    lacking = {t.name: " ".join(t.settings.values()) for t in PAPER_TABLES.values() if not t.has_data(there)}
+    return gone + [Missing(name, f"no table of {names}", f"{build} {names}") for name, names in lacking.items()]
 
 
 def has_table(entry: Entry, results: Path) -> bool:
@@ -108,30 +104,31 @@ def chosen(only: Sequence[str], results: Path) -> list[Entry]:
     known = {entry.number: entry for entry in GALLERY}
     lacking = {gone.what: gone for gone in missing(results)}
     for number in only:
-        if number not in known and number not in LEFT_OUT:
-            raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
         if gone := lacking.get(f"figure {number}"):
             raise ScopeError(str(gone))
+        if number not in known:
+            raise ScopeError(f"no figure {number!r}; there are {', '.join(known)}")
     return [known[number] for number in only] or [entry for entry in GALLERY if has_table(entry, results)]
 
 
 def draw(entry: Entry, results: Path, out: Path, svg: bool = False) -> list[Path]:
-    """Draw one figure and write it, and beside it what it was drawn from (``sidecar.describe``); returns the paths."""
+    """Draw one figure and write it, and beside it what it was drawn from (``describe``); returns the paths."""
     use_style()  # of this process
     tables, rows = rows_of(entry, results)
     fig = entry.draw(rows)
     drawn = save_figure(fig, entry.name, out, svg)
     plt.close(fig)
-    description = sidecar.describe(entry.number, tables, rows, drawn, entry.interval)
-    return [*drawn, sidecar.write(out / f"{entry.name}.json", description)]
+    told = out / f"{entry.name}.json"
+    description = describe(entry.number, tables, rows, drawn, entry.interval)
+    told.write_text(json.dumps(description, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [*drawn, told]
 
 
 def draw_all(entries: Sequence[Entry], results: Path, out: Path, svg: bool = False) -> Iterator[list[Path]]:
     """Draw figures side by side, one a core; yields the paths of each (as ``draw`` returns them), in order."""
-    if len(entries) < WORTH_IT:
-        yield from (draw(entry, results, out, svg) for entry in entries)
-        return
-    yield from Parallel(n_jobs=-1, return_as="generator")(delayed(draw)(entry, results, out, svg) for entry in entries)
+    workers = 1 if len(entries) < WORTH_IT else -1
+    drawn = Parallel(workers, return_as="generator")(delayed(draw)(entry, results, out, svg) for entry in entries)
+    yield from drawn
 
 
 def build(only: list[str] | None, results: Path, out: Path, svg: bool = False) -> list[Path]:
@@ -162,6 +159,76 @@ def rows_of(entry: Entry, results: Path) -> tuple[list[Path], pd.DataFrame]:
     return paths, pd.concat(map(pd.read_csv, paths), ignore_index=True) if paths else pd.DataFrame()
 
 
+# -- what a figure was drawn from: a small JSON file beside it; same tables, same bytes --------------------------------
+
+
+def describe(
+    number: str, tables: Sequence[Path], rows: pd.DataFrame, drawn: Sequence[Path], interval: str
+) -> dict[str, Any]:
+    """What the corner of a figure says, in full.
+
+    Args:
+        number: the paper's figure number.
+        tables: the files that it was drawn from; none for a figure of texts.
+        rows: their rows, with the columns ``world``, ``seed`` and ``run``. A figure may show only some of these runs.
+        drawn: the picture's files.
+        interval: its kind of interval; empty for none.
+
+    Returns:
+        ``seeds`` is the number of seeds in each world. ``runs`` lists the run ids, or holds their ``count`` and the
+        ``sha256`` of the sorted ids, one a line. ``files`` holds the hash of each picture, so that a picture which was
+        drawn over by someone else does not pass for this one.
+    """
+    seeds = {str(world): int(part["seed"].nunique()) for world, part in rows.groupby("world")} if tables else {}
+    runs = sorted(rows["run"].unique()) if tables else []
+    listed = {"count": len(runs), "sha256": hashlib.sha256("\n".join(runs).encode()).hexdigest()}
+    return {
+        "figure": number,
+        "command": f"scope-lite figures --only {number}",
+        "tables": {path.name: _digest(path) for path in tables},
+        "scale": "nano" if tables else None,
+        "worlds": list(seeds),
+        "seeds": seeds,
+        "interval": interval if tables and interval else None,
+        "runs": runs if len(runs) <= MAX_RUNS else listed,
+        "files": {path.name: _digest(path) for path in drawn},
+    }
+
+
+def tells_of(picture: Path) -> bool:
+    """Whether the JSON file beside a picture is there and was written for this very picture."""
+    try:
+        return bool(_beside(picture)["files"].get(picture.name) == _digest(picture))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def caption(picture: Path) -> str:
+    """What the JSON file beside a picture says, in a line: scale, worlds, seeds, interval, runs, command."""
+    told = _beside(picture)
+    if not told["tables"]:
+        return f"From the texts in the code, by `{told['command']}`."
+    seeds, runs = ", ".join(f"`{world}` ({n} seeds)" for world, n in told["seeds"].items()), told["runs"]
+    if isinstance(runs, dict):
+        named = f"{runs['count']} runs, ids' hash {runs['sha256'][:12]}"
+    else:
+        named = f"{len(runs)} runs, `{runs[0]}` to `{runs[-1]}`"
+    parts = [told["scale"], seeds, told["interval"] or "no intervals", named]
+    return f"{'; '.join(parts)}. Remade by `{told['command']}`."
+
+
+def _beside(picture: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(picture.with_suffix(".json").read_text(encoding="utf-8"))
+    return told
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
 def write_page(out: Path) -> None:
     """``figures/README.md``: the paper's figure in our words, ours, what differs, and which are not drawn yet."""
     out.mkdir(parents=True, exist_ok=True)
@@ -177,8 +244,8 @@ def write_page(out: Path) -> None:
         first = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
         lines.append(f"![{entry.title}]({picture.name})" if picture.exists() else first)
         # a notebook may have drawn it since from other runs: then the file beside it tells of another picture
-        if sidecar.tells_of(picture):
-            lines += ["", f"{sidecar.caption(picture)} [More]({entry.name}.json)."]
+        if tells_of(picture):
+            lines += ["", f"{caption(picture)} [More]({entry.name}.json)."]
     lines += ["", *paper.page_lines()]
     lines += ["", "## Left out", "", *(f"*Figure {number}:* {why}" for number, why in LEFT_OUT.items())]
     others = sorted(p.stem for p in out.glob("*.png") if p.stem not in {e.name for e in GALLERY})

@@ -1,9 +1,9 @@
-"""What several notebooks share: dialogues to read, tables of results, and the provenance footer."""
+"""What several notebooks share: dialogues to read, tables of results, a live figure, and the provenance footer."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from scope_lite.experiments.contrasts import members_of as members_of  # the not
 from scope_lite.experiments.contrasts import verdict
 from scope_lite.experiments.summaries import run_summaries as run_summaries
 from scope_lite.figures.style import save_figure
+from scope_lite.figures.training import curve_panels
 from scope_lite.measure.stats import Interval, paired_interval, t_interval
 from scope_lite.store import load_rollouts
 from scope_lite.store.errors import ScopeError
@@ -51,17 +52,39 @@ def show_figure(figure: Figure, name: str) -> None:
     display(Image(png, width=round(figure.get_figwidth() * figure.dpi)))
 
 
+class LiveCurves:
+    """A figure that draws itself while runs train: redrawn in place, with one line a run, at every evaluation."""
+
+    def __init__(self, metrics: Sequence[str], colours: Mapping[str, str], labels: Mapping[str, str]):
+        self.metrics, self.colours, self.labels = metrics, colours, labels
+        self.rows: list[dict[str, Any]] = []
+        self._handle: Any = None
+
+    def follow(self, variant: str, world: str, seed: int) -> Callable[[int, int, dict[str, Any]], None]:
+        """A callback for ``train(..., on_step=...)`` that draws this run under the name ``variant``."""
+
+        def on_step(step: int, steps: int, metrics: dict[str, Any]) -> None:
+            if "panel/real/reward" in metrics:
+                self.rows.append({"variant": variant, "world": world, "seed": seed, **metrics})
+                self._draw(final=step == steps)
+
+        return on_step
+
+    def _draw(self, final: bool) -> None:
+        fig = curve_panels(pd.DataFrame(self.rows), self.metrics, self.colours, self.labels)
+        # a redraw every few seconds is sent at screen resolution, or the notebook grows by megabytes
+        fig.set_dpi(110 if final else 60)
+        if self._handle is None:
+            self._handle = display(fig, display_id=True)
+        else:
+            self._handle.update(fig)
+        plt.close(fig)
+
+
 def result_table(summaries: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Variant by column and summary: the mean over seeds with its 95 % t-interval, as text."""
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for (variant, summary), rows in summaries.groupby(["variant", "summary"], sort=False):
-        for column in columns:
-            values = rows[column].dropna()
-            text = str(t_interval(values.to_numpy())) if len(values) else "–"
-            cells.setdefault((str(variant), str(summary)), {})[column] = text
-    table = pd.DataFrame(cells).T
-    table.index.names = ["variant", "summary"]
-    return table
+    cells = summaries.groupby(["variant", "summary"], sort=False)[list(columns)]
+    return cells.agg(lambda rewards: str(t_interval(rewards.dropna())) if rewards.notna().any() else "–")
 
 
 def difference(summaries: pd.DataFrame, a: str, b: str, column: str, summary: str = "end") -> Interval:
@@ -73,8 +96,7 @@ def difference(summaries: pd.DataFrame, a: str, b: str, column: str, summary: st
 def fall_from_peak(summaries: pd.DataFrame, variant: str, column: str) -> Interval:
     """The end of training minus the run's own best checkpoint, paired by seed (negative: it fell)."""
     rows = summaries[summaries["variant"] == variant].set_index("seed")
-    end, best = (rows.loc[rows["summary"] == s, column] for s in ("end", "best"))
-    return paired_interval(end, best)
+    return paired_interval(rows.loc[rows["summary"] == "end", column], rows.loc[rows["summary"] == "best", column])
 
 
 def read_dialogue(world: World, rollout: dict[str, Any]) -> str:
@@ -95,9 +117,8 @@ def kept_dialogue(folder: Path, simulator: str, step: int | None = None, index: 
 def footer(table: pd.DataFrame | None = None) -> Markdown:
     """Where the numbers above come from: versions, commit, runs."""
     state = git_state(Path(scope_lite.__file__).parent)
-    commit = (
-        f"commit `{state['commit'][:10]}`{' (with local changes)' if state['dirty'] else ''}" if state else "no git"
-    )
+    changes = " (with local changes)" if state and state["dirty"] else ""
+    commit = f"commit `{state['commit'][:10]}`{changes}" if state else "no git"
     packages = ", ".join(f"{p} {package_version(p)}" for p in ("torch", "transformers", "peft", "numpy"))
     line = f"*scope_lite {scope_lite.__version__}, {commit}; Python {platform.python_version()}; {packages}"
     if table is not None:

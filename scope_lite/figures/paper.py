@@ -6,43 +6,37 @@ quantities, so no reward of ours gets such a line; the size of the pool is the s
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from scope_lite.store.paths import DATA
 
-NUMBERS = DATA / "paper_numbers.csv"
 POOL_SIZE = "best pool size K"
 
 
-def paper_numbers(path: Path = NUMBERS) -> pd.DataFrame:
+def paper_numbers() -> pd.DataFrame:
     """The numbers of the paper that we know: quantity, value, unit, where in the paper, and our source for it."""
-    return pd.read_csv(path)
+    return pd.read_csv(DATA / "paper_numbers.csv")
 
 
-def mark_paper_value(ax: Axes, quantity: str, positions: dict[float, float] | None = None) -> None:
-    """A dashed vertical line at a number of the paper, on an axis that has the same quantity and unit.
+def mark_paper_value(ax: Axes, quantity: str, positions: Mapping[float, float]) -> None:
+    """A dashed vertical line at a number of the paper, on an axis of evenly spaced levels of the same quantity.
 
     Args:
-        quantity: as in ``data/paper_numbers.csv``.
-        positions: value -> place on an axis of evenly spaced levels; without that value there, nothing is drawn.
+        positions: level -> its place on the axis; if the paper's value is no level, nothing is drawn.
     """
-    numbers = paper_numbers().set_index("quantity")["value"]
-    value = float(numbers[quantity])
-    at = value if positions is None else positions.get(value)
-    if at is None:
-        return
-    ax.axvline(at, color="#555555", lw=1, ls="--", zorder=0)
-    text = f"the paper's best: {value:g}\n(other models\nand tasks)"
-    ax.annotate(text, (at, 0.97), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
-                fontsize=6.5, color="#555555", va="top")  # fmt: skip
+    value = float(paper_numbers().set_index("quantity")["value"][quantity])
+    if value in positions:
+        ax.axvline(positions[value], color="#555555", lw=1, ls="--", zorder=0)
+        text, place = f"the paper's best: {value:g}\n(other models\nand tasks)", (positions[value], 0.97)
+        ax.annotate(text, place, xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
+                    fontsize=6.5, color="#555555", va="top")  # fmt: skip
 
 
 def page_lines() -> list[str]:
     """The numbers as a table for the gallery page."""
-    rows = paper_numbers()
     return [
         "## The paper's own numbers, other models and tasks",
         "",
@@ -50,5 +44,5 @@ def page_lines() -> list[str]:
         "",
         "| quantity | the paper's value | where in the paper | our source |",
         "|---|---|---|---|",
-        *(f"| {r.quantity} | {r.value:g} {r.unit} | {r.where} | {r.source} |" for r in rows.itertuples()),
+        *(f"| {r.quantity} | {r.value:g} {r.unit} | {r.where} | {r.source} |" for r in paper_numbers().itertuples()),
     ]

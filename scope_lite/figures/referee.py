@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from scope_lite.experiments.contrasts import COMMON
-from scope_lite.figures.style import METHOD_LABELS, footnote, name_rows, panel_grid, shared_legend
-from scope_lite.figures.training import LABELS, note
+from scope_lite.figures.style import METHOD_LABELS, dots, finish, fit_y, name_rows, named, panel_grid
+from scope_lite.figures.training import note
 from scope_lite.measure.stats import Interval, t_interval
 
 BLUE, RED, GREEN, PINK, SKY, AMBER = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"
@@ -27,7 +25,6 @@ ESTIMATES = {
 SUMMARY_MARKS = {"best": ("^", RED), "auc": ("s", "#7f7f7f"), "end": ("o", BLUE)}
 BINS = 5
 DOSE = r"$\bar\varepsilon_H$"
-TITLES = {**LABELS, COMMON: "reward, unseen by all"}
 
 
 def sampled_epsilon(table: pd.DataFrame) -> Figure:
@@ -45,22 +42,10 @@ def sampled_epsilon(table: pd.DataFrame) -> Figure:
         ax.plot(mean.index, mean["exact"], color="k", lw=1.6, label="exact")
         for column, (marker, colour, label) in ESTIMATES.items():
             ax.plot(mean.index, mean[column], marker, color=colour, ms=4.5, label=label, alpha=0.8)
-        ax.set(xlabel="step", ylim=(0, None), title=METHOD_LABELS.get(str(variant), str(variant)))
-    for ax in axes[::2]:
-        ax.set_ylabel("collapse error ε a turn")
-    shared_legend(fig)
+        ax.set(xlabel="step", ylim=(0, None), title=named(variant))
     seeds = table["seed"].nunique()
-    footnote(
-        fig, f"nano · persuasion · {seeds} seed{'s' if seeds > 1 else ''} (thin lines: exact), each axes its own scale"
-    )
-    return fig
-
-
-def _cross(ax: Axes, x: pd.Series, y: pd.Series, colour: str, label: str | None = None, marker: str = "o") -> None:
-    """Runs as points, and their mean with t-intervals both ways."""
-    ax.plot(x, y, marker, ms=3.5, mew=0, color=colour, alpha=0.6)
-    across, up = t_interval(x.to_numpy()), t_interval(y.to_numpy())
-    ax.errorbar(across.mean, up.mean, up.half, across.half, marker, ms=5, color=colour, capsize=2, lw=1.2, label=label)
+    several = f"{seeds} seed{'s' if seeds > 1 else ''} (thin lines: exact)"
+    return finish(fig, f"nano · persuasion · {several}, each axes its own scale", "collapse error ε a turn")
 
 
 def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
@@ -69,34 +54,29 @@ def causal_plot(doses: pd.DataFrame, half: Interval | None = None) -> Figure:
     Columns: gamma, seed, epsilon_h, epsilon_h_start, unseen_loss, real_loss. ``half``: the dose of half the loss.
     """
     panels = (
-        ("epsilon_h", "unseen_loss", "(a) unseen simulators", f"{DOSE}, mean over training"),
-        ("epsilon_h", "real_loss", "(b) real users", f"{DOSE}, mean over training"),
-        ("epsilon_h_start", "unseen_loss", "(c) unseen, dose at the start", f"{DOSE}, first evaluation"),
+        ("epsilon_h", "unseen_loss", "(a) unseen simulators", "mean over training"),
+        ("epsilon_h", "real_loss", "(b) real users", "mean over training"),
+        ("epsilon_h_start", "unseen_loss", "(c) unseen, dose at the start", "first evaluation"),
     )
     fig, axes = panel_grid(len(panels))
     gammas = sorted(doses["gamma"].unique())
     colours = plt.get_cmap("viridis")(np.linspace(0, 0.9, len(gammas)))
-    for ax, (x, y, title, xlabel) in zip(axes, panels, strict=True):
+    for ax, (x, y, title, when) in zip(axes, panels, strict=True):
         for gamma, colour in zip(gammas, colours, strict=True):
             rows = doses[doses["gamma"] == gamma]
-            _cross(ax, rows[x], rows[y], colour, f"γ = {gamma:g}")
+            dots(ax, rows[x], rows[y], colour, f"γ = {gamma:g}", sizes=(3.5, 5), alpha=0.6)
         ax.axhline(0, color="k", lw=0.8)
-        ax.set(xscale="log", xlabel=xlabel)
+        ax.set(xscale="log", xlabel=f"{DOSE}, {when}", title=title)
         # within one decade matplotlib would label every minor tick, one over the other
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
         ax.xaxis.set_major_formatter("{x:g}")
         ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.set_title(title)
     if half is not None:
         axes[0].axvspan(half.low, half.high, color="k", alpha=0.08, lw=0)
         axes[0].axvline(half.mean, color="k", lw=0.8, ls="--")
-    for ax in axes[::2]:
-        ax.set_ylabel("reward lost (control − run)")
-    shared_legend(fig)
-    seeds = doses["seed"].nunique()
     shaded = "; dashed: half of the loss is reached" if half is not None else ""
-    footnote(fig, f"nano · persuasion · {seeds} seeds (points), paired by seed, 95 % t-intervals both ways{shaded}")
-    return fig
+    told = f"{doses['seed'].nunique()} seeds (points), paired by seed, 95 % t-intervals both ways{shaded}"
+    return finish(fig, f"nano · persuasion · {told}", "reward lost (control − run)")
 
 
 def interventions(doses: pd.DataFrame) -> Figure:
@@ -106,44 +86,36 @@ def interventions(doses: pd.DataFrame) -> Figure:
     colour a kind, one cross a variant.
     """
     fig, (ax,) = panel_grid(1, 2.9, extra=1.1)
-    for (kind, rows), colour in zip(
-        doses.groupby("kind", sort=False), (BLUE, SKY, PINK, RED, GREEN, AMBER), strict=False
-    ):
+    kinds = doses.groupby("kind", sort=False)
+    for (kind, rows), colour in zip(kinds, (BLUE, SKY, PINK, RED, GREEN, AMBER), strict=False):
         for i, (_, runs) in enumerate(rows.groupby("variant", sort=False)):
-            _cross(ax, runs["epsilon_h"], runs["real_loss"], colour, str(kind) if i == 0 else None)
+            label = str(kind) if i == 0 else None
+            dots(ax, runs["epsilon_h"], runs["real_loss"], colour, label, sizes=(3.5, 5), alpha=0.6)
     ax.axhline(0, color="k", lw=0.8)
     ax.set_xscale("symlog", linthresh=0.02)
-    ax.set(xlabel=f"{DOSE} of the one that speaks, mean over training", ylabel="reward lost with real users")
-    ax.set_xlim(-0.004, 2.0 * doses["epsilon_h"].max())
-    # the runs set the range: an interval of two seeds reaches far beyond what is possible
-    low, high = doses["real_loss"].min(), doses["real_loss"].max()
-    ax.set_ylim(low - 0.15 * (high - low), high + 0.15 * (high - low))
-    shared_legend(fig)
+    ax.set(xlabel=f"{DOSE} of the one that speaks, mean over training", xlim=(-0.004, 2.0 * doses["epsilon_h"].max()))
+    fit_y(ax, doses["real_loss"], 0.15)
     seeds = doses.groupby(["kind", "variant"])["seed"].nunique()
     several = f"{seeds.min()} to {seeds.max()}" if seeds.min() < seeds.max() else str(seeds.max())
-    footnote(fig, f"nano · persuasion · {several} seeds (points), end of training, 95 % t-intervals both ways")
-    return fig
+    told = f"nano · persuasion · {several} seeds (points), end of training, 95 % t-intervals both ways"
+    return finish(fig, told, "reward lost with real users")
 
 
 def variant_dots(end: pd.DataFrame, columns: Mapping[str, str], labels: Mapping[str, str] = METHOD_LABELS) -> Figure:
-    """Every variant on several columns: a point a seed, the mean with its interval; ``columns`` names the axes."""
+    """Every variant (by its label) on several columns: a point a seed, the mean with its interval.
+
+    ``columns`` names the axes.
+    """
     variants = list(dict.fromkeys(end["variant"]))
     fig, axes = panel_grid(len(columns), 0.8 + 0.24 * len(variants), extra=0.3)
     for ax, (column, title) in zip(axes, columns.items(), strict=True):
         for at, variant in enumerate(variants):
             values = end.loc[end["variant"] == variant, column].dropna()
             if len(values):
-                _row(ax, at, values, BLUE, "o")
+                dots(ax, values, at, BLUE, alpha=0.35)
         ax.set(xlim=(-0.03, 1.03), xlabel="reward", title=title)
-    name_rows(axes, [labels.get(str(v), str(v)) for v in variants])
-    footnote(fig, note(end, "points"))
-    return fig
-
-
-def _row(ax: Axes, at: float, values: pd.Series, colour: str, marker: str, label: str | None = None) -> None:
-    ax.plot(values, np.full(len(values), at), marker, ms=3, mew=0, color=colour, alpha=0.35)
-    mean = t_interval(values.to_numpy())
-    ax.errorbar(mean.mean, at, xerr=mean.half, fmt=marker, ms=5, color=colour, capsize=2, lw=1.2, label=label)
+    name_rows(axes, [labels.get(str(v), named(v)) for v in variants])
+    return finish(fig, note(end, "points"))
 
 
 def conventions(summaries: pd.DataFrame, columns: Sequence[str]) -> Figure:
@@ -156,12 +128,11 @@ def conventions(summaries: pd.DataFrame, columns: Sequence[str]) -> Figure:
             for at, variant in enumerate(variants):
                 values = rows.loc[rows["variant"] == variant, column].dropna()
                 if len(values):
-                    _row(ax, at - 0.22 * (1 - k), values, colour, marker, summary if at == 0 else None)
-        ax.set(xlim=(-0.03, 1.03), title=TITLES.get(column, column))
-    name_rows(axes, [METHOD_LABELS.get(str(v), str(v)) for v in variants])
-    shared_legend(fig)
-    footnote(fig, note(summaries, "points"))
-    return fig
+                    label = summary if at == 0 else None
+                    dots(ax, values, at - 0.22 * (1 - k), colour, label, marker, alpha=0.35)
+        ax.set(xlim=(-0.03, 1.03), title=named(column))
+    name_rows(axes, [named(v) for v in variants])
+    return finish(fig, note(summaries, "points"))
 
 
 def recovery(runs: pd.DataFrame, columns: Sequence[str]) -> Figure:
@@ -177,13 +148,10 @@ def recovery(runs: pd.DataFrame, columns: Sequence[str]) -> Figure:
             for distance, dose in rows.groupby("distance"):
                 ax.plot([distance] * len(dose), dose[column], "o", ms=3, mew=0, alpha=0.4, color=colour)
                 spread = t_interval(dose[column].to_numpy())
-                ax.errorbar(distance, spread.mean, spread.half, color=colour, capsize=2, lw=1.2)
-        ax.set(xlabel="D_TV(p_VS, P) a turn", ylim=(-0.03, 1.03), title=TITLES.get(column, column))
-    for ax in axes[::2]:
-        ax.set_ylabel("reward, end of training")
-    shared_legend(fig)
-    footnote(fig, f"nano · persuasion · {runs['seed'].nunique()} seeds (points), 95 % t-interval")
-    return fig
+                ax.errorbar(distance, spread.mean, spread.half, color=colour, lw=1.2, capsize=2)
+        ax.set(xlabel="D_TV(p_VS, P) a turn", ylim=(-0.03, 1.03), title=named(column))
+    told = f"nano · persuasion · {runs['seed'].nunique()} seeds (points), 95 % t-interval"
+    return finish(fig, told, "reward, end of training")
 
 
 def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str, ylabel: str) -> Figure:
@@ -199,14 +167,7 @@ def random_worlds(worlds: pd.DataFrame, properties: Sequence[str], outcome: str,
             ax.errorbar(part["x"].mean(), spread.mean, spread.half, fmt="D", ms=4, color=RED, capsize=2)
         ax.axhline(0, color="k", lw=0.8)
         ax.set_xlabel(name)
-    # few worlds make wide intervals: the worlds set the scale, and an interval may run off it
-    low, high = worlds[outcome].min(), worlds[outcome].max()
-    for ax in axes:
-        ax.set(ylim=(low - 0.1, high + 0.1))
+        fit_y(ax, worlds[outcome], 0.0, 0.1)
     fig.supylabel(ylabel, fontsize=9)
-    footnote(
-        fig,
-        f"nano · {len(worlds)} random worlds (points), one run each; diamonds: means by value or fifth, "
-        "95 % t-intervals",
-    )
-    return fig
+    means = "diamonds: means by value or fifth, 95 % t-intervals"
+    return finish(fig, f"nano · {len(worlds)} random worlds (points), one run each; {means}")

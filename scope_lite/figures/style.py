@@ -1,4 +1,4 @@
-"""One house style: a colour per method, fonts that survive a column, files that only change when data does."""
+"""One house style (style.yaml): a colour per method, panels two in a row, files that only change when data does."""
 
 from __future__ import annotations
 
@@ -16,27 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 
-# Okabe-Ito, which stays apart under the common colour-vision deficiencies; one colour a method, everywhere.
-METHOD_COLOURS = {
-    "base": "#7f7f7f",
-    "single": "#D55E00",
-    "persona": "#E69F00",
-    "verbalized": "#0072B2",
-    "ensemble": "#CC79A7",
-    "cotraining": "#56B4E9",
-    "population": "#009E73",
-    "unsharpened": "#000000",
-}
-METHOD_LABELS = {
-    "base": "Base",
-    "single": "RL (Single)",
-    "persona": "Persona-Guided",
-    "verbalized": "Verbalized Sampling",
-    "ensemble": "Ensemble (K=3)",
-    "cotraining": "Co-Training",
-    "population": "Population Co-Training",
-    "unsharpened": "Un-sharpened (control)",
-}
+from scope_lite.measure.stats import t_interval
+from scope_lite.store.plain_yaml import read_yaml
+
+STYLE = read_yaml(Path(__file__).with_name("style.yaml"))
+LABELS: dict[str, str] = STYLE["metrics"]
+METHOD_COLOURS, METHOD_LABELS = ({name: line[i] for name, line in STYLE["lines"]["methods"].items()} for i in (0, 1))
 
 ROW_NAME = 22
 """letters of a line of a row's name"""
@@ -49,28 +34,19 @@ WIDTH = 4.6
 LETTERS_AN_INCH = 21
 """of the footnote's size"""
 
-RC: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.titlesize": 8.5,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "figure.dpi": 110,
-    "figure.constrained_layout.use": True,
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "scope_lite",
-}
-
 
 def use_style() -> None:
     """Apply the house style, and nothing of the user's own settings file, to every figure made afterwards."""
     mpl.rcdefaults()
-    mpl.rcParams.update(RC)
+    mpl.rcParams.update(STYLE["rc"])
+
+
+def named(key: object) -> str:
+    """What readers call a method or a metric; anything else has its own name."""
+    return {**METHOD_LABELS, **LABELS}.get(str(key), str(key))
+
+
+# -- a figure's frame -------------------------------------------------------------------------------------------------
 
 
 def panel_grid(n: int, height: float = 2.05, extra: float = 0.7, fill: bool = False) -> tuple[Figure, list[Axes]]:
@@ -89,6 +65,110 @@ def panel_grid(n: int, height: float = 2.05, extra: float = 0.7, fill: bool = Fa
     return fig, [fig.add_subplot(place) for place in places]
 
 
+def finish(fig: Figure, note: str = "", ylabel: str = "") -> Figure:
+    """The frame of a ``panel_grid``: the label of its left axes, one legend for all, the line below; returns it."""
+    for ax in fig.axes[::2] if ylabel else ():
+        ax.set_ylabel(ylabel)
+    shared_legend(fig)
+    if note:
+        footnote(fig, note)
+    return fig
+
+
+def shared_legend(fig: Figure) -> None:
+    """One legend for all axes of a ``panel_grid``: in its free cell if there is one, else above them."""
+    handles: dict[str, Artist] = {}
+    for ax in fig.axes:
+        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    if not handles:
+        return
+    n = len(fig.axes)
+    if n > 1 and n % 2:
+        place: dict[str, Any] = {"loc": "center right", "bbox_to_anchor": (0.99, 0.53 / ((n + 1) // 2)), "fontsize": 7}
+    else:
+        columns = 1 if max(map(len, handles)) > LONG_NAME else 2
+        place = {"loc": "outside upper center", "ncols": min(len(handles), columns), "fontsize": 7.5}
+    fig.legend(handles.values(), handles.keys(), **place)
+
+
+def footnote(fig: Figure, text: str) -> None:
+    """What every figure states below itself, in as many lines as it takes: scale, world, seeds, kind of interval."""
+    text = textwrap.fill(text, round(LETTERS_AN_INCH * fig.get_figwidth()))
+    fig.supxlabel(text, fontsize=6.5, color="#555555", x=0.99, ha="right")
+
+
+def title_with_legend(ax: Axes, title: str, ncols: int = 1) -> Legend:
+    """A panel's title and, below it but above the axes, its own legend: for panels whose lines differ."""
+    return ax.legend(
+        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=ncols, fontsize=7, title=title, title_fontsize=8.5,
+        alignment="left", borderaxespad=0.2, borderpad=0, labelspacing=0.25, columnspacing=1.0, handlelength=1.6,
+    )  # fmt: skip
+
+
+def name_rows(axes: Sequence[Axes], names: Sequence[str], top: float = 0.6) -> None:
+    """The same named rows, the first (``top`` from the edge) on top, in all axes; only the left ones say the names."""
+    wrapped = [textwrap.fill(name, ROW_NAME) for name in names]
+    for i, ax in enumerate(axes):
+        ax.set_yticks(range(len(names)), wrapped if i % 2 == 0 else [], fontsize=7.5)
+        ax.set_ylim(len(names) - (1 - top), -top)
+
+
+def fit_y(ax: Axes, values: pd.Series, pad: float, more: float = 0.0) -> None:
+    """The data set the scale, with ``pad`` of their range (and ``more``) free above and below.
+
+    The interval of few seeds can be many times as wide as they lie apart, and reach beyond what is possible.
+    """
+    low, high = values.min(), values.max()
+    ax.set_ylim(low - pad * (high - low) - more, high + pad * (high - low) + more)
+
+
+# -- what stands in a panel -------------------------------------------------------------------------------------------
+
+
+def dots(
+    ax: Axes,
+    x: pd.Series | float,
+    y: pd.Series | float,
+    colour: Any,
+    label: str | None = None,
+    marker: str = "o",
+    *,
+    sizes: tuple[float, float] = (3, 5),
+    alpha: float = 0.4,
+    shift: float = 0.0,
+    **bar: Any,
+) -> None:
+    """Runs as small points, and their mean, larger, with its 95 % t-interval across or up (both ways for two series).
+
+    Args:
+        x, y: a value a run, or the one place of all.
+        sizes: of a run's point and of the mean's.
+        shift: how far above the mean the runs stand.
+        bar: of the mean with its interval; by default ``fmt`` is the marker, ``lw`` 1.2 and ``capsize`` 2.
+    """
+    xs, ys = np.broadcast_arrays(x, y)
+    ax.plot(xs, ys + shift if shift else ys, marker, ms=sizes[0], mew=0, color=colour, alpha=alpha)
+    (across, xerr), (up, yerr) = (
+        (place, None) if np.isscalar(place) else (mean.mean, mean.half)
+        for place, mean in ((x, t_interval(xs)), (y, t_interval(ys)))
+    )
+    look: dict[str, Any] = {"fmt": marker, "lw": 1.2, "capsize": 2, **bar}
+    ax.errorbar(across, up, yerr, xerr, ms=sizes[1], color=colour, label=label, **look)
+
+
+def doses(ax: Axes, dose: pd.Series, values: pd.Series, colour: str, label: str, shift: float) -> None:
+    """A point a run, and a line through the mean with its 95 % t-interval a dose; doses are evenly spaced."""
+    dose, values = dose[values.notna()], values.dropna()
+    levels = np.sort(dose.unique())
+    ax.plot(np.searchsorted(levels, dose) + shift, values, "o", ms=3, alpha=0.4, color=colour, mew=0)
+    means = [t_interval(values[dose == level].to_numpy()) for level in levels]
+    at, halves = np.arange(len(levels)) + shift, [i.half for i in means]
+    ax.errorbar(at, [i.mean for i in means], halves, color=colour, lw=1.5, capsize=2, label=label)
+    ax.set_xticks(range(len(levels)), [f"{d:g}" for d in levels])
+    ax.set_ylim(-0.03, 1.03)
+
+
 def heat_map(ax: Axes, table: pd.DataFrame, dark: Callable[[float], bool], cmap: str = "cividis") -> None:
     """A row of the map for each column of the table, shares in [0, 1], each written into its cell.
 
@@ -102,43 +182,14 @@ def heat_map(ax: Axes, table: pd.DataFrame, dark: Callable[[float], bool], cmap:
     ax.tick_params(length=0)
 
 
-def title_with_legend(ax: Axes, title: str, ncols: int = 1) -> Legend:
-    """A panel's title and, below it but above the axes, its own legend: for panels whose lines differ."""
-    return ax.legend(
-        loc="lower left", bbox_to_anchor=(0, 1.0), ncols=ncols, fontsize=7, title=title, title_fontsize=8.5,
-        alignment="left", borderaxespad=0.2, borderpad=0, labelspacing=0.25, columnspacing=1.0, handlelength=1.6,
-    )  # fmt: skip
+# -- files ------------------------------------------------------------------------------------------------------------
 
-
-def name_rows(axes: Sequence[Axes], names: Sequence[str]) -> None:
-    """The same named rows, the first on top, in all axes of a ``panel_grid``; only the left ones say the names."""
-    wrapped = [textwrap.fill(name, ROW_NAME) for name in names]
-    for i, ax in enumerate(axes):
-        ax.set_yticks(range(len(names)), wrapped if i % 2 == 0 else [], fontsize=7.5)
-        ax.set_ylim(len(names) - 0.4, -0.6)
-
-
-def shared_legend(fig: Figure) -> None:
-    """One legend for all axes of a ``panel_grid``: in its free cell if there is one, else above them."""
-    named: dict[str, Artist] = {}
-    for ax in fig.axes:
-        for handle, name in zip(*ax.get_legend_handles_labels(), strict=True):
-            named.setdefault(name, handle)
-    if not named:
-        return
-    n, longest = len(fig.axes), max(map(len, named))
-    if n > 1 and n % 2:
-        rows = (n + 1) // 2
-        fig.legend(named.values(), named.keys(), loc="center right", bbox_to_anchor=(0.99, 0.53 / rows), fontsize=7)
-        return
-    columns = 1 if longest > LONG_NAME else 2
-    fig.legend(named.values(), named.keys(), loc="outside upper center", ncols=min(len(named), columns), fontsize=7.5)
-
-
-def footnote(fig: Figure, text: str) -> None:
-    """What every figure states below itself, in as many lines as it takes: scale, world, seeds, kind of interval."""
-    text = textwrap.fill(text, round(LETTERS_AN_INCH * fig.get_figwidth()))
-    fig.supxlabel(text, fontsize=6.5, color="#555555", x=0.99, ha="right")
+FORMATS: dict[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    "svg": {"Date": None, "Creator": None},
+}
+"""and what each would say of the time or the program"""
 
 
 def save_figure(fig: Figure, name: str, out_dir: Path, svg: bool = False) -> list[Path]:
@@ -154,16 +205,8 @@ def save_figure(fig: Figure, name: str, out_dir: Path, svg: bool = False) -> lis
         The paths written.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
-    formats: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
-    }
-    if svg:
-        formats["svg"] = {"Date": None, "Creator": None}
-    paths = []
-    for suffix, metadata in formats.items():
-        path = out_dir / f"{name}.{suffix}"
-        fig.savefig(path, dpi=300, metadata=metadata)
+    paths = [out_dir / f"{name}.{suffix}" for suffix in list(FORMATS)[: 2 + svg]]
+    for path in paths:
+        fig.savefig(path, dpi=300, metadata=FORMATS[path.suffix[1:]])
         fig.set_layout_engine("none")
-        paths.append(path)
     return paths

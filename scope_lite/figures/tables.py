@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from scope_lite.experiments.summaries import SUMMARIES, run_summaries
-from scope_lite.figures.style import METHOD_LABELS
+from scope_lite.figures.style import named
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.measure.stats import t_interval
 from scope_lite.method.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
@@ -26,19 +26,14 @@ SPLITS = {SEEN: "training simulators", UNSEEN: "unseen simulators", REAL: "real 
 _DATA = read_yaml(Path(__file__).with_name("tables.yaml"))
 PAPER: dict[str, str] = _DATA["paper"]
 """what the paper states, by our key"""
+LATEX = str.maketrans(_DATA["latex"])
 WIDE = 6
 """columns from which on LaTeX sets a table in its smallest size"""
 LONG_CELL = 32
 """letters of a cell from which on its column breaks lines"""
-LATEX = str.maketrans(
-    {
-        **{c: f"\\{c}" for c in "&%$#_{}"},
-        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-        **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"},
-        **{"γ": r"$\gamma$", "ε": r"$\varepsilon$", "η": r"$\eta$", "π": r"$\pi$", "φ": r"$\phi$", "σ": r"$\sigma$"},
-        **{"±": r"$\pm$", "−": "$-$", "≥": r"$\ge$", "≤": r"$\le$", "×": r"$\times$", "–": "--", "₀": "$_0$"},
-    }
-)
+
+
+# -- what stands in the tables ----------------------------------------------------------------------------------------
 
 
 def results_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -50,19 +45,16 @@ def results_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     Returns:
         Text "mean ± half-width" of the 95 % t-interval over seeds (reward in [0, 1]); "–" where nothing is measured.
     """
-    rows: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
-    for setting, summaries in settings.items():
-        for variant, runs in summaries.groupby("variant", sort=False):
-            method = METHOD_LABELS.get(str(variant), str(variant))
-            rows[(setting, method)] = {
-                (split, summary): _mean_and_half(runs.loc[runs["summary"] == summary, column])
-                for column, split in SPLITS.items()
-                for summary in SUMMARIES
-            }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["setting", "method"])
-    table.columns = pd.MultiIndex.from_tuples(table.columns)
-    return table.rename(columns={"auc": "AUC"}, level=1)
+    rows = {
+        (setting, named(variant)): {
+            (split, summary.replace("auc", "AUC")): _mean_and_half(runs.loc[runs["summary"] == summary, column])
+            for column, split in SPLITS.items()
+            for summary in SUMMARIES
+        }
+        for setting, summaries in settings.items()
+        for variant, runs in summaries.groupby("variant", sort=False)
+    }
+    return _two_names(rows, ["setting", "method"])
 
 
 def _mean_and_half(values: pd.Series) -> str:
@@ -75,33 +67,40 @@ def _mean_and_half(values: pd.Series) -> str:
     return f"{interval.mean:.2f}".removeprefix("0") + half
 
 
+def _two_names(rows: Mapping[tuple[str, str], Mapping[Any, str]], names: list[str]) -> pd.DataFrame:
+    """A frame whose rows, and perhaps columns, have two names each."""
+    table = pd.DataFrame.from_dict(rows, orient="index")
+    table.index = pd.MultiIndex.from_tuples(table.index, names=names)
+    if isinstance(table.columns[0], tuple):
+        table.columns = pd.MultiIndex.from_tuples(table.columns)
+    return table
+
+
 def hyperparameters() -> pd.DataFrame:
     """Table 6: every number of a run with its default here, what the paper states for it, and its meaning."""
-    table = pd.concat([_settings_rows(RunConfig, ""), _settings_rows(SimulatorConfig, "simulator.")])
-    beside = pd.DataFrame(_DATA["beside"], index=table.columns).T
-    return pd.concat([table, beside]).rename_axis("setting")
+    rows = _settings(RunConfig, "") | _settings(SimulatorConfig, "simulator.") | _DATA["beside"]
+    return pd.DataFrame(rows, index=["here", "the paper's", "meaning"]).T.rename_axis("setting")
 
 
 def text_settings() -> pd.DataFrame:
     """Table 6, third part: what a run with language models has beside, with its default and its meaning."""
-    return _settings_rows(TextConfig, "text.").drop(columns="the paper's")
+    rows = _settings(TextConfig, "text.")
+    return pd.DataFrame(rows, index=["here", "the paper's", "meaning"]).T.rename_axis("setting")[["here", "meaning"]]
 
 
-def _settings_rows(settings: type[Settings], prefix: str) -> pd.DataFrame:
-    rows = {}
-    for name, value in _defaults(settings).items():
-        meaning = " ".join((settings.model_fields[name].description or "–").split())
-        rows[prefix + name] = (value, PAPER.get(prefix + name, "–"), meaning)
-    table = pd.DataFrame(rows, index=["here", "the paper's", "meaning"]).T
-    return table.rename_axis("setting")
-
-
-def _defaults(settings: type[Settings]) -> dict[str, str]:
+def _settings(settings: type[Settings], prefix: str) -> dict[str, list[str]]:
+    """Key -> its default here, the paper's value, its meaning."""
     chosen = settings().model_dump(mode="json", exclude={"version", "method", "seed", "simulator", "text"})
-    return {name: ", ".join(value) if isinstance(value, list) else _plain(value) for name, value in chosen.items()}
+    meanings = {name: settings.model_fields[name].description or "–" for name in chosen}
+    return {
+        prefix + name: [_plain(value), PAPER.get(prefix + name, "–"), " ".join(meanings[name].split())]
+        for name, value in chosen.items()
+    }
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
     return "–" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -112,10 +111,8 @@ def method_presets() -> pd.DataFrame:
         flat = {k: v for k, v in preset.items() if k != "simulator"}
         flat |= {f"simulator.{k}": v for k, v in preset.get("simulator", {}).items()}
         said = ", ".join(f"{k} = {' '.join(v) or 'none' if isinstance(v, list) else v}" for k, v in flat.items())
-        rows[method] = {"label": METHOD_LABELS.get(method, method), "sets": said}
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index.name = "method"
-    return table
+        rows[method] = {"label": named(method), "sets": said}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
 
 def panel_table(panels: Mapping[str, Iterable[Mapping[str, Any]]]) -> pd.DataFrame:
@@ -124,19 +121,17 @@ def panel_table(panels: Mapping[str, Iterable[Mapping[str, Any]]]) -> pd.DataFra
     Args:
         panels: world -> entries as in its ``panel.yaml`` (name, model, sharpness, kind, population).
     """
-    rows = {}
-    for world, entries in panels.items():
-        for entry in entries:
-            shares = ", ".join(f"{kind} {share:.2f}" for kind, share in entry["population"].items())
-            rows[(world, entry["name"])] = {
-                "kind": entry["kind"],
-                "γ": f"{entry['sharpness']:g}",
-                "model": entry["model"] or "none, users with a hidden type",
-                "population": shares,
-            }
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=["world", "member"])
-    return table
+    rows = {
+        (world, entry["name"]): {
+            "kind": entry["kind"],
+            "γ": f"{entry['sharpness']:g}",
+            "model": entry["model"] or "none, users with a hidden type",
+            "population": ", ".join(f"{kind} {share:.2f}" for kind, share in entry["population"].items()),
+        }
+        for world, entries in panels.items()
+        for entry in entries
+    }
+    return _two_names(rows, ["world", "member"])
 
 
 def paradigms() -> pd.DataFrame:
@@ -185,8 +180,10 @@ PAPER_TABLES = {row["name"]: PaperTable(**row) for row in _DATA["tables"]}
 def read_tables(results: Path) -> dict[str, pd.DataFrame]:
     """The shipped tables that the paper's are made from, as far as they are in ``results``."""
     names = dict.fromkeys(name for table in PAPER_TABLES.values() for name in table.settings.values())
-    paths = [results / f"{name}.csv" for name in names]
-    return {path.stem: pd.read_csv(path) for path in paths if path.exists()}
+    return {name: pd.read_csv(path) for name in names if (path := results / f"{name}.csv").exists()}
+
+
+# -- as Markdown and LaTeX --------------------------------------------------------------------------------------------
 
 
 def write_table(table: pd.DataFrame, name: str, caption: str, out: Path, wide: str | None = None) -> list[Path]:
@@ -216,35 +213,25 @@ def to_markdown(table: pd.DataFrame) -> str:
 
 def to_latex(table: pd.DataFrame, label: str, caption: str, wide: str | None = None) -> str:
     """The table as a LaTeX float with booktabs rules; special characters are escaped, Greek letters set as maths."""
-    escaped = table.map(latex_text)
-    escaped.index = _escaped_labels(escaped.index)
-    escaped.columns = _escaped_labels(escaped.columns)
-    columns = "l" * table.index.nlevels + "".join(_column_format(table[c], c == wide) for c in table.columns)
-    text: str = escaped.style.to_latex(
-        hrules=True,
-        column_format=columns,
-        multicol_align="c",
-        multirow_align="naive",  # the name in the first of its rows: no package is needed for that
-        caption=latex_text(caption),
-        label="tab:" + re.sub(r"[^A-Za-z0-9:._-]+", "-", label),  # nothing can be escaped in a label
-        position_float="centering",
+    # LaTeX breaks lines only in a column of a stated width
+    widths = ["p{3.2cm}" if table[c].map(len).max() > LONG_CELL else "l" for c in table.columns]
+    formats = ["p{7cm}" if c == wide else width for c, width in zip(table.columns, widths, strict=True)]
+    shown = table.rename_axis([name and latex_text(name) for name in table.index.names]).style.format(latex_text)
+    text: str = (
+        shown.format_index(latex_text, axis="index")
+        .format_index(latex_text, axis="columns")
+        .to_latex(
+            hrules=True,
+            column_format="l" * table.index.nlevels + "".join(formats),
+            multicol_align="c",
+            multirow_align="naive",  # the name in the first of its rows: no package is needed for that
+            caption=latex_text(caption),
+            label="tab:" + re.sub(r"[^A-Za-z0-9:._-]+", "-", label),  # nothing can be escaped in a label
+            position_float="centering",
+        )
     )
     size = r"\scriptsize \setlength{\tabcolsep}{2pt}" if table.shape[1] > WIDE else r"\footnotesize"
     return text.replace(r"\centering", rf"\centering {size}", 1)
-
-
-def _column_format(cells: pd.Series, wide: bool) -> str:
-    """LaTeX breaks lines only in a column of a stated width."""
-    if wide:
-        return "p{7cm}"
-    return "p{3.2cm}" if cells.map(len).max() > LONG_CELL else "l"
-
-
-def _escaped_labels(labels: pd.Index) -> pd.Index:
-    if isinstance(labels, pd.MultiIndex):
-        names = [name and latex_text(name) for name in labels.names]
-        return pd.MultiIndex.from_tuples([tuple(map(latex_text, label)) for label in labels], names=names)
-    return pd.Index([latex_text(label) for label in labels], name=labels.name and latex_text(labels.name))
 
 
 def latex_text(text: object) -> str:

@@ -5,21 +5,20 @@ The simulator plays the users of some scenarios against a partner who says the s
 not pass the gate (``models.gate``) has rows of its own, and the other measures are of the rest: a simulator that
 says nothing is not measured, not collapsed. :func:`measure` turns the replies into numbers, one per dialogue, and
 :func:`report` into means with intervals and a reading. Dialogues are the independent units: turns of one dialogue share
-their beginning. The detectors are plain word patterns, made to be read and argued with; they find the blatant cases and
-miss the subtle.
+their beginning. The detectors are plain word patterns (diagnostics.yaml), made to be read and argued with; they find
+the blatant cases and miss the subtle.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from scope_lite.envs.prompts import (
@@ -31,9 +30,8 @@ from scope_lite.envs.prompts import (
     user_simulator_chat,
 )
 from scope_lite.envs.tau2 import Scenario
-from scope_lite.measure.patterns import PERSUADER_TALK, REFUSAL, SUPPORT_TALK
-from scope_lite.measure.samples import distinct_n, miller_madow_entropy, mode_share, normalise_reply
-from scope_lite.measure.stats import clustered_interval, share_interval
+from scope_lite.measure.samples import miller_madow_entropy, mode_share, normalise_reply
+from scope_lite.measure.stats import UNMEASURED, Interval, clustered_interval, share_interval
 from scope_lite.models.gate import REASONS, hear, readable
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_markdown
@@ -42,16 +40,19 @@ from scope_lite.store.plain_yaml import read_yaml
 if TYPE_CHECKING:
     from scope_lite.models.replies import Reply
 
-DISTINCT_REPLIES = 8
-"""distinct-n falls as replies are added, so it is always taken over the first eight of a history."""
 OPENING_WORDS = 3
 """Two replies open alike if their first three words agree: a coarser "same" that a few replies can resolve."""
 LEAK_WORDS = 7
 """So many words in a row from the instructions count as leaked (no human turn of P4G has them; 6 would find one)."""
 ECHO_WORDS = 7
 """So many words in a row of the partner's, word for word, count as a reversed role."""
+VARIETY = ("entropy", "mode_share")
 
-VARIETY = ("entropy", "mode_share", "distinct_1", "distinct_2")
+_DATA = read_yaml(Path(__file__).with_name("diagnostics.yaml"))
+SUPPORT_TALK, PERSUADER_TALK, REFUSAL = (
+    re.compile("|".join(_DATA["patterns"][name]), re.IGNORECASE | re.MULTILINE)
+    for name in ("support talk", "persuader talk", "refusal")
+)
 
 
 @dataclass(frozen=True)
@@ -87,43 +88,6 @@ class Situation:
     told: str
     """facts and wishes: a user may say them, but not as they stand there, addressed to "you" """
     script: Script = CUSTOMER
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One row of the report."""
-
-    key: str
-    label: str
-    definition: str
-    threshold: float
-    """of the mean; NaN for a measure without judgement"""
-    high_is_good: bool = False
-    unit: str = "share"
-
-    @property
-    def good_if(self) -> str:
-        """The threshold in words."""
-        if math.isnan(self.threshold):
-            return ""
-        return f"{'at least' if self.high_is_good else 'at most'} {self.threshold:.3g}"
-
-
-_DATA = read_yaml(Path(__file__).with_name("diagnostics.yaml"))
-
-
-def measures(replies: int) -> tuple[Measure, ...]:
-    """The report's rows (diagnostics.yaml); the entropy's threshold depends on the number of replies a history."""
-    numbers = {"replies": replies, "OPENING_WORDS": OPENING_WORDS, "DISTINCT_REPLIES": DISTINCT_REPLIES}
-    numbers |= {"ECHO_WORDS": ECHO_WORDS, "LEAK_WORDS": LEAK_WORDS}
-    found = []
-    for row in _DATA:
-        key, definition = row["key"], row.get("definition") or REASONS[row["key"]]
-        least = 0.5 * math.log(replies) if key == "entropy" else row.get("at_least", math.nan)
-        threshold, unit = row.get("at_most", least), row.get("unit", "share")
-        text = definition.format(**numbers)
-        found.append(Measure(key, row["label"], text, threshold, not math.isnan(least), unit))
-    return tuple(found)
 
 
 def tau2_situations(scenarios: Sequence[Scenario]) -> list[Situation]:
@@ -192,16 +156,24 @@ def play(
     return pd.DataFrame(rows)
 
 
+def _length(reply: Reply) -> float:
+    """Tokens of a reply; an endpoint tells them only through their log-probabilities, if at all."""
+    told = [x for x in reply.logprobs if not math.isnan(x)]
+    return len(reply.token_ids) or len(told) or math.nan
+
+
+# -- detectors --------------------------------------------------------------------------------------------------------
+
+
 def stops(text: str, script: Script = CUSTOMER) -> bool:
     """Whether a reply ends the dialogue, in the exact words that the prompt asks for (letter case apart)."""
     return bool(script.stop) and script.stop.casefold() in text.casefold()
 
 
-def inverts_role(text: str, script: Script = CUSTOMER, turn: int = -1) -> bool:
+def inverts_role(text: str, script: Script = CUSTOMER, turn: int | None = None) -> bool:
     """Whether a user's reply is the partner's: a phrase of theirs, or a run of words of theirs up to line ``turn``."""
-    heard = script.lines if turn < 0 else script.lines[: turn + 1]
-    phrase = script.talk.search(text.replace("’", "'"))
-    return bool(phrase) or bool(_runs([text], ECHO_WORDS) & _runs(heard, ECHO_WORDS))
+    heard = {run for line in script.lines[: None if turn is None else turn + 1] for run in _runs(line, ECHO_WORDS)}
+    return bool(script.talk.search(text.replace("’", "'")) or _runs(text, ECHO_WORDS) & heard)
 
 
 def leaks(text: str, situation: Situation) -> bool:
@@ -209,9 +181,9 @@ def leaks(text: str, situation: Situation) -> bool:
 
     The facts may be repeated, but not in the words that address the user as "you".
     """
-    runs = _runs([text.replace(situation.script.stop or "\n", " ")], LEAK_WORDS)
-    addressed = {run for run in _runs([situation.told], LEAK_WORDS) if {"you", "your", "you're"} & set(run)}
-    return bool(runs & (_runs([situation.hidden], LEAK_WORDS) | addressed))
+    said = text.replace(situation.script.stop or "\n", " ")
+    addressed = {run for run in _runs(situation.told, LEAK_WORDS) if {"you", "your", "you're"} & set(run)}
+    return bool(_runs(said, LEAK_WORDS) & (_runs(situation.hidden, LEAK_WORDS) | addressed))
 
 
 def refuses(text: str) -> bool:
@@ -219,27 +191,95 @@ def refuses(text: str) -> bool:
     return bool(REFUSAL.search(text.replace("’", "'")))
 
 
+def _runs(text: str, length: int) -> set[tuple[str, ...]]:
+    """Every run of ``length`` words of a text, normalised."""
+    words = normalise_reply(text).split()
+    return {tuple(words[i : i + length]) for i in range(len(words) - length + 1)}
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row of the report."""
+
+    key: str
+    label: str
+    definition: str
+    at_least: float = math.nan
+    """what the mean has to reach, or not to exceed, to be good; a measure with neither is not judged"""
+    at_most: float = math.nan
+    unit: str = "share"
+
+    @property
+    def threshold(self) -> float:
+        return self.at_most if math.isnan(self.at_least) else self.at_least
+
+    @property
+    def good_if(self) -> str:
+        """The threshold in words."""
+        words = "at most" if math.isnan(self.at_least) else "at least"
+        return "" if math.isnan(self.threshold) else f"{words} {self.threshold:.3g}"
+
+    def reading(self, mean: float) -> str:
+        """What the mean over dialogues says; empty for a measure that is not judged."""
+        if math.isnan(self.threshold) or math.isnan(mean):
+            return "" if math.isnan(self.threshold) else UNMEASURED
+        return "look at it" if mean < self.at_least or mean > self.at_most else "good"
+
+
+def measures(replies: int) -> list[Measure]:
+    """The report's rows (diagnostics.yaml); the entropy's threshold depends on the number of replies a history."""
+    numbers = {"replies": replies, "OPENING_WORDS": OPENING_WORDS, "ECHO_WORDS": ECHO_WORDS, "LEAK_WORDS": LEAK_WORDS}
+    by_key = {row["key"]: {"definition": REASONS.get(row["key"], ""), **row} for row in _DATA["measures"]}
+    by_key["entropy"]["at_least"] = 0.5 * math.log(replies)
+    return [Measure(**row | {"definition": row["definition"].format(**numbers)}) for row in by_key.values()]
+
+
 def measure(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
     """One value per dialogue and measure, the mean over its histories; NaN where nothing could be observed.
 
     Columns: dialogue, and one for each key of :func:`measures`.
     """
-    table = []
-    for dialogue, part in rows.groupby("dialogue"):
-        situation = situations[int(dialogue)]
-        means = pd.DataFrame([_history(h, situation) for _, h in part.groupby("turn")]).mean().to_dict()
-        never = _never_stops(part[part["failure"] == ""].groupby("turn").first().reset_index(), situation.script)
-        table.append({"dialogue": dialogue, **means, "never_stops": never})
-    return pd.DataFrame(table)
+    usable = rows["failure"] == ""
+    said = rows[usable]
+    users = [situations[dialogue] for dialogue in said["dialogue"]]
+    heard = list(zip(said["text"], users, said["turn"], strict=True))
+    replies = said[["dialogue", "turn"]].assign(
+        role_inversion=[inverts_role(text, user.script, turn) for text, user, turn in heard],
+        leaked=[leaks(text, user) for text, user, _ in heard],
+        early_stop=[stops(t, u.script) if u.script.stop and n < u.script.done else math.nan for t, u, n in heard],
+        refusal=[refuses(text) for text, *_ in heard],
+        cut_off=1.0 - said["finished"],
+    )
+    outputs = rows[["dialogue", "turn", "thought", "tokens_written", "tokens_read"]].assign(
+        unusable=~usable, **{reason: rows["failure"] == reason for reason in REASONS if reason != "thought"}
+    )
+    history = ["dialogue", "turn"]
+    means = [part.astype(float).groupby(history).mean() for part in (replies, outputs)]
+    varied = pd.DataFrame({key: _variety(part) for key, part in rows.groupby(history)}, index=VARIETY).T
+    found = pd.concat([varied.rename_axis(history), *means], axis=1).groupby("dialogue").mean()
+    path = said.drop_duplicates(history)
+    ends = {d: _never_stops(path[path["dialogue"] == d], situations[int(d)].script) for d in found.index}
+    return found.assign(never_stops=pd.Series(ends, dtype=float)).reset_index()
+
+
+def _variety(history: pd.DataFrame) -> tuple[float, float]:
+    """Entropy and mode share of openings, only where most of a history's replies, and two, can be used."""
+    texts = history.loc[history["failure"] == "", "text"]
+    if len(texts) < 2 or 2 * len(texts) < len(history):
+        return math.nan, math.nan
+    openings = [normalise_reply(text, OPENING_WORDS) for text in texts]
+    return miller_madow_entropy(openings), mode_share(openings)
 
 
 def _never_stops(path: pd.DataFrame, script: Script) -> float:
-    stopped = path["text"].map(lambda text: stops(text, script)).astype(bool)
-    if not script.stop or stopped[path["turn"] < script.done].any():
-        return math.nan
-    if not stopped.any() and len(path) < len(script.lines):  # it fell silent before the goodbye
-        return math.nan
-    return float(not stopped.any())
+    """Whether a dialogue, of the replies that went on, had no stop; NaN if it ended, or fell silent, too early."""
+    stopped = [stops(text, script) for text in path["text"]]
+    early = any(stop and turn < script.done for stop, turn in zip(stopped, path["turn"], strict=True))
+    silent = not any(stopped) and len(path) < len(script.lines)
+    return math.nan if not script.stop or early or silent else float(not any(stopped))
 
 
 def report(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
@@ -259,24 +299,27 @@ def report(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
     of = "" if usable == len(rows) else f"; of the {usable} of {len(rows)} replies that can be used"
     table = []
     for m in measures(int(rows.groupby(["dialogue", "turn"]).size().max())):
-        seen = values[m.key].dropna()
-        low, high = _bounds(seen.tolist(), m.unit)
-        mean = float(seen.mean()) if len(seen) else math.nan
-        reading, settled = _reading(m, mean, low, high)
-        table.append({"key": m.key, "measure": m.label, "value": mean, "low": low, "high": high, "unit": m.unit,
-                      "dialogues": len(seen), "threshold": m.threshold, "good_if": m.good_if, "reading": reading,
-                      "settled": settled, "definition": m.definition + of * (m.key in VARIETY)})  # fmt: skip
+        found = _interval(values[m.key].dropna().tolist(), m.unit)
+        bounds = found.columns("value", *((0.0, 1.0) if m.unit == "share" else (-math.inf, math.inf)))
+        low, high = bounds["value_low"], bounds["value_high"]
+        table.append({"key": m.key, "measure": m.label, "value": found.mean, "low": low, "high": high, "unit": m.unit,
+                      "dialogues": found.n, "threshold": m.threshold, "good_if": m.good_if,
+                      "reading": m.reading(found.mean), "settled": low >= m.threshold or high <= m.threshold,
+                      "definition": m.definition + of * (m.key in VARIETY)})  # fmt: skip
     return pd.DataFrame(table)
+
+
+def _interval(values: list[float], unit: str) -> Interval:
+    """Of the mean over dialogues; t gives width 0 where all agree: "0 of 8" would look like certainty."""
+    if values and unit == "share" and set(values) <= {0.0, 1.0}:
+        return share_interval(int(sum(values)), len(values))
+    return clustered_interval(values)
 
 
 def as_markdown(table: pd.DataFrame, title: str) -> str:
     """The report as a Markdown page."""
-    lines = [
-        f"# {for_markdown(title)}",
-        "",
-        "| measure | value | 95 % interval | good if | reading | what it is |",
-        "|---" * 6 + "|",
-    ]
+    head = "| measure | value | 95 % interval | good if | reading | what it is |"
+    lines = [f"# {for_markdown(title)}", "", head, "|---" * 6 + "|"]
     for row in table.itertuples():
         unit = "" if row.unit == "share" else f" {row.unit}"
         interval = "" if math.isnan(row.low) else f"{row.low:.2f} to {row.high:.2f}"
@@ -285,67 +328,3 @@ def as_markdown(table: pd.DataFrame, title: str) -> str:
         cells = (row.measure, value, interval, row.good_if, f"{row.reading}{unsure}", row.definition)
         lines.append("| " + " | ".join(map(for_markdown, cells)) + " |")
     return "\n".join(lines) + "\n"
-
-
-def _history(part: pd.DataFrame, situation: Situation) -> dict[str, float]:
-    """The measures of one history's replies; of their variety only where most of them, and two, can be used."""
-    usable, turn, script = part[part["failure"] == ""], int(part["turn"].iloc[0]), situation.script
-    texts = usable["text"].tolist()
-    compared = texts if len(texts) > 1 and 2 * len(texts) >= len(part) else []
-    openings, few = [normalise_reply(t, OPENING_WORDS) for t in compared], compared[:DISTINCT_REPLIES]
-    return {
-        "entropy": miller_madow_entropy(openings) if openings else math.nan,
-        "mode_share": mode_share(openings) if openings else math.nan,
-        "distinct_1": distinct_n(few, 1),
-        "distinct_2": distinct_n(few, 2),
-        "role_inversion": _share(inverts_role(text, script, turn) for text in texts),
-        "leaked": _share(leaks(text, situation) for text in texts),
-        "early_stop": _share(stops(text, script) for text in texts) if script.stop and turn < script.done else math.nan,
-        "refusal": _share(refuses(text) for text in texts),
-        "cut_off": 1 - float(usable["finished"].mean()),
-        **{reason: float((part["failure"] == reason).mean()) for reason in REASONS},
-        "unusable": float((part["failure"] != "").mean()),
-        "thought": float(part["thought"].mean()),
-        "tokens_written": float(part["tokens_written"].mean()),
-        "tokens_read": float(part["tokens_read"].mean()),
-    }
-
-
-def _length(reply: Reply) -> float:
-    """Tokens of a reply; an endpoint tells them only through their log-probabilities, if at all."""
-    told = [x for x in reply.logprobs if not math.isnan(x)]
-    return len(reply.token_ids) or len(told) or math.nan
-
-
-def _share(flags: Iterable[bool]) -> float:
-    values = list(flags)
-    return float(np.mean(values)) if values else math.nan
-
-
-def _runs(texts: Sequence[str], length: int) -> set[tuple[str, ...]]:
-    """Every run of ``length`` words in the texts, normalised."""
-    found = set()
-    for text in texts:
-        words = normalise_reply(text).split()
-        found |= {tuple(words[i : i + length]) for i in range(len(words) - length + 1)}
-    return found
-
-
-def _bounds(values: Sequence[float], unit: str) -> tuple[float, float]:
-    """A 95 % interval of the mean over dialogues; a share's stays within 0 and 1."""
-    if values and unit == "share" and set(values) <= {0.0, 1.0}:
-        # t gives width 0 where all dialogues agree: "0 of 8" would look like certainty
-        exact = share_interval(int(sum(values)), len(values))
-        return exact.low, exact.high
-    t = clustered_interval(values)
-    return (max(0.0, t.low), min(1.0, t.high)) if unit == "share" and t.n > 1 else (t.low, t.high)
-
-
-def _reading(m: Measure, mean: float, low: float, high: float) -> tuple[str, bool]:
-    if math.isnan(m.threshold):
-        return "", False
-    if math.isnan(mean):
-        return "not measured", False
-    good = mean >= m.threshold if m.high_is_good else mean <= m.threshold
-    one_side = low >= m.threshold or high <= m.threshold  # False for NaN
-    return "good" if good else "look at it", one_side

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,9 @@ from scipy import stats as scipy_stats
 
 from scope_lite.envs.donation import read_donation
 from scope_lite.envs.p4g import load_table
-from scope_lite.measure.replies import HISTORY, by_history, labels_of
+from scope_lite.measure.replies import HISTORY, by_history, intervals, labels_of
 from scope_lite.measure.samples import chao_shen_entropy, cross_validated_mode_share
-from scope_lite.measure.stats import NOTHING, Interval, clustered_interval, jackknife_interval
+from scope_lite.measure.stats import Interval, clustered_interval, jackknife_interval
 
 PEOPLE = "people"
 PROPOSAL = "proposition-of-donation"
@@ -46,7 +46,10 @@ Answer = tuple[str, str]
 
 def over_acts(answers: Sequence[Answer], measure: Callable[[Sequence[str]], float]) -> float:
     """Mean of a measure of the answers to each persuader's act, every act counting the same; NaN without answers."""
-    values = [measure(given) for given in _by_act(answers).values() if len(given) > 1]
+    return _mean([measure(given) for given in _by_act(answers).values() if len(given) > 1])
+
+
+def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
@@ -71,10 +74,9 @@ def acts_beside_people(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -
         answers = _answers(said)
         rows.append(_pooled_row(str(condition), list(answers.values())))
         own = inside[inside["condition"] == condition]
-        row: dict[str, Any] = {"condition": condition, "view": WITHIN, "replies": int(own["replies"].sum())}
-        entropy, mode_share = (clustered_interval(own[name].tolist()) for name in ("entropy", "cross_validated"))
-        row |= entropy.columns("entropy", most=math.inf) | mode_share.columns("mode_share")
-        rows.append(row | {"units": mode_share.n})
+        counts = {"units": own["entropy"].count(), "replies": own["replies"].sum()}
+        varied = intervals(own[["entropy", "cross_validated"]].set_axis(["entropy", "mode_share"], axis=1))
+        rows.append({"condition": condition, "view": WITHIN, **counts, **varied})
     return pd.DataFrame(rows)
 
 
@@ -94,8 +96,7 @@ def reference_recovery(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -
         (dialogues for people), the reference taken as given. NaN where fewer than half of the outputs could be read.
     """
     part = table[table["task"] == "p4g"]
-    rows = _against_people(part, pairs) + _against_own(part)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(_against_people(part, pairs) + _against_own(part))
 
 
 def answers_to_proposals(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -213,22 +214,18 @@ def _expected_gap(total: int, count: int, size: int, share: float) -> float:
 def _people(acts: set[str], pairs: pd.DataFrame | None) -> dict[int, list[Answer]]:
     """Answers to these acts by dialogue, as the classifier reads them."""
     table = load_table("act_pairs") if pairs is None else pairs
-    kept = table[table["after"].isin(acts)]
-    return {
-        int(number): list(zip(rows["after"], rows["read"], strict=True))
-        for number, rows in kept.groupby("dialogue", sort=False)
-    }
+    return _by_unit(table[table["after"].isin(acts)], "dialogue", "read")
 
 
 def _answers(said: pd.DataFrame) -> dict[str, list[Answer]]:
     """One condition's answers by history; none where too few outputs of the condition could be read."""
-    if 2 * (said["failure"] == "").sum() < len(said):
-        return {}
     read = said[said["failure"] == ""]
-    return {
-        str(history): list(zip(rows["after"], rows["act"], strict=True))
-        for history, rows in read.groupby("history", sort=False)
-    }
+    return _by_unit(read, "history", "act") if 2 * len(read) >= len(said) else {}
+
+
+def _by_unit(rows: pd.DataFrame, unit: str, act: str) -> dict[Any, list[Answer]]:
+    groups = rows.groupby(unit, sort=False)
+    return {key: list(zip(part["after"], part[act], strict=True)) for key, part in groups}
 
 
 def _by_act(answers: Sequence[Answer]) -> dict[str, list[str]]:
@@ -239,8 +236,7 @@ def _by_act(answers: Sequence[Answer]) -> dict[str, list[str]]:
 
 
 def _pooled_row(name: str, clusters: Sequence[Sequence[Answer]]) -> dict[str, Any]:
-    row: dict[str, Any] = {"condition": name, "view": POOLED, "units": len(clusters)}
-    row["replies"] = sum(map(len, clusters))
+    row = {"condition": name, "view": POOLED, "units": len(clusters), "replies": sum(map(len, clusters))}
     entropy, mode_share = (
         jackknife_interval(partial(over_acts, measure=measure), clusters)
         for measure in (chao_shen_entropy, cross_validated_mode_share)
@@ -259,69 +255,59 @@ def _against_people(part: pd.DataFrame, pairs: pd.DataFrame | None) -> list[dict
     people = _people(set(part["after"]), pairs)
     even = [answer for number, given in people.items() if number % 2 == 0 for answer in given]
     reference = {asked: _shares(given) for asked, given in _by_act(even).items()}
-    clusters = {PEOPLE: {str(number): given for number, given in people.items() if number % 2}}
+    clusters: dict[str, dict[Any, list[Answer]]] = {PEOPLE: {n: given for n, given in people.items() if n % 2}}
     clusters |= {str(condition): _answers(said) for condition, said in part.groupby("condition", sort=False)}
-    known = [_by_act([a for given in own.values() for a in given]) for own in clusters.values() if own]
+    known = [_by_act(list(chain(*own.values()))) for own in clusters.values() if own]
     size = {asked: min(len(groups.get(asked, ())) for groups in known) for asked in reference}
 
     def distance(answers: Sequence[Answer]) -> float:
-        values = [
+        return _mean([
             expected_distance(given, reference[asked], min(size[asked], len(given)))
             for asked, given in _by_act(answers).items()
             if size.get(asked)
-        ]
-        return float(np.mean(values)) if values else math.nan
+        ])  # fmt: skip
+
+    def change(both: Sequence[tuple[list[Answer], list[Answer]]]) -> float:
+        """This condition's distance - direct sampling's, at the same histories."""
+        ours, theirs = (distance(list(chain(*answers))) for answers in zip(*both, strict=True))
+        return ours - theirs
 
     rows = []
     for condition, own in clusters.items():
-        found = jackknife_interval(distance, list(own.values()))
-        change = _change(distance, own, clusters.get(DIRECT, {})) if condition not in (PEOPLE, DIRECT) else None
-        rows.append(_distance_row(PEOPLE, condition, found, change))
+        direct = {} if condition in (PEOPLE, DIRECT) else clusters.get(DIRECT, {})
+        changes = jackknife_interval(change, [[(own[h], direct[h])] for h in own if h in direct])
+        rows.append(_distance_row(PEOPLE, condition, jackknife_interval(distance, list(own.values())), changes))
     return rows
-
-
-def _change(
-    distance: Callable[[Sequence[Answer]], float], own: dict[str, list[Answer]], direct: dict[str, list[Answer]]
-) -> Interval:
-    """The condition's distance - direct sampling's, dropping the same history from both."""
-    both = [[(True, a) for a in own[h]] + [(False, a) for a in direct[h]] for h in own if h in direct]
-
-    def gap(tagged: Sequence[tuple[bool, Answer]]) -> float:
-        ours, theirs = ([answer for mine, answer in tagged if mine is side] for side in (True, False))
-        return distance(ours) - distance(theirs)
-
-    return jackknife_interval(gap, both)
 
 
 def _against_own(part: pd.DataFrame) -> list[dict[str, Any]]:
     plain = part[part["condition"] == DIRECT]
     halves = {
-        key: (labels_of(rows[rows["reply"] % 2 == 0], "act"), labels_of(rows[rows["reply"] % 2 == 1], "act"))
+        key: [labels_of(rows[rows["reply"] % 2 == half], "act") for half in (0, 1)]
         for key, rows in plain.groupby(HISTORY, sort=False)
     }
-    labels = {
-        (str(condition), key): labels_of(rows, "act") if condition != DIRECT else halves[key][1]
-        for (condition, *key_parts), rows in part.groupby(["condition", *HISTORY], sort=False)
-        if (key := tuple(key_parts)) in halves
-    }
-    size = {key: min(len(drawn) for (_, k), drawn in labels.items() if k == key and drawn) for key in halves}
-    conditions = dict.fromkeys(condition for condition, _ in labels)
+    labels: dict[str, dict[Any, list[str]]] = {}
+    for condition, said in part.groupby("condition", sort=False):
+        places = {key: rows for key, rows in said.groupby(HISTORY, sort=False) if key in halves}
+        labels[str(condition)] = {
+            key: halves[key][1] if condition == DIRECT else labels_of(rows, "act") for key, rows in places.items()
+        }
+    size = {key: min(len(own[key]) for own in labels.values() if own.get(key)) for key in halves}
     distances = {
         condition: {
-            key: expected_distance(labels[condition, key], _shares(halves[key][0]), size[key])
-            for key in halves
-            if labels.get((condition, key))
+            key: expected_distance(own[key], _shares(halves[key][0]), size[key]) for key in halves if own.get(key)
         }
-        for condition in conditions
+        for condition, own in labels.items()
+        if own
     }
     rows = []
-    for condition, own in distances.items():
-        gaps = [own[key] - distances[DIRECT][key] for key in own]
-        change = clustered_interval(gaps) if condition != DIRECT else None
-        rows.append(_distance_row(OWN, condition, clustered_interval(list(own.values())), change))
+    for condition, found in distances.items():
+        gaps = [] if condition == DIRECT else [found[key] - distances[DIRECT][key] for key in found]
+        whole, change = clustered_interval(list(found.values())), clustered_interval(gaps)
+        rows.append(_distance_row(OWN, condition, whole, change))
     return rows
 
 
-def _distance_row(reference: str, condition: str, found: Interval, change: Interval | None) -> dict[str, Any]:
+def _distance_row(reference: str, condition: str, found: Interval, change: Interval) -> dict[str, Any]:
     row: dict[str, Any] = {"reference": reference, "condition": condition, "units": found.n}
-    return row | found.columns("distance") | (change or NOTHING).columns("change", -math.inf, math.inf)
+    return row | found.columns("distance") | change.columns("change", -math.inf, math.inf)

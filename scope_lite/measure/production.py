@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Literal
 
 import pandas as pd
@@ -107,8 +108,8 @@ def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int, role: str = "pe
     """
     pairs = p4g.act_pairs(dialogues, role)
     acts = [act for act in pairs["after"].value_counts().index if act != "other"][:ACTS]
+    histories: list[History] = []
     used: set[int] = set()
-    found: dict[str, list[History]] = {act: [] for act in acts}
     for number, act in enumerate(acts):
         wanted = (count - number + len(acts) - 1) // len(acts)
         places = pairs.loc[pairs["after"] == act, ["dialogue", "turn"]].to_numpy().tolist()
@@ -119,11 +120,9 @@ def p4g_histories(dialogues: Sequence[p4g.Dialogue], count: int, role: str = "pe
                 alternates = all(t.role == p4g.ROLES[k % 2] for k, t in enumerate(said))
                 if dialogue not in used and alternates:
                     used.add(dialogue)
-                    texts = tuple(t.text for t in said)
-                    name = f"{dialogue}/{turn}"
-                    found[act].append(History("p4g", name, texts, act, said[-1].sentences[-1], role=role))
+                    texts, heard = tuple(t.text for t in said), said[-1].sentences[-1]
+                    histories.append(History("p4g", f"{dialogue}/{turn}", texts, act, heard, role=role))
                     break
-    histories = [history for act in acts for history in found[act]]
     if len(histories) < count:
         raise ScopeError(f"asked for {count} histories, but the dialogues give {len(histories)}")
     return histories
@@ -145,6 +144,7 @@ class Piece:
     condition: Condition
     histories: Sequence[History]
     chats: list[list[Message]]
+    """with personas, every history once in each of them"""
     replies: int
     """to each chat"""
     config: SamplingConfig
@@ -155,54 +155,52 @@ class Piece:
 
 
 def piece(condition: Condition, histories: Sequence[History], setting: Setting) -> Piece:
-    """The chats of a condition; with personas, every history once in each of them."""
+    """What a condition asks at these histories."""
+    config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
     if condition.kind == "VS":
         chats = [prompts.with_verbalized_block(h.chat(), setting.candidates, h.speaker) for h in histories]
         rules = grammar(setting.candidates) if condition.with_grammar else None
-        config = SamplingConfig(condition.temperature, 9 * setting.max_new_tokens // 2, setting.seed, rules)
+        config = replace(config, max_new_tokens=9 * setting.max_new_tokens // 2, grammar=rules)
         return Piece(condition, histories, chats, setting.replies, config)
     personas = persuadee.PERSONAS if condition.kind == "personas" else ("",)
-    each = -(-setting.replies // len(personas))
     chats = [history.chat(persona) for history in histories for persona in personas]
-    config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
-    return Piece(condition, histories, chats, each, config)
-
-
-def conditions_for(sampler: TextSampler | ApiSampler, place: History, only: tuple[str, ...] = ()) -> list[Condition]:
-    """The conditions that such a history has for a sampler: personas are persuadees, a grammar needs a local model.
-
-    Raises:
-        ScopeError: ``only`` has a beginning that no condition has.
-    """
-    if unknown := [start for start in only if not any(c.name.startswith(start) for c in CONDITIONS)]:
-        raise ScopeError(f"no condition begins with {unknown[0]!r}: there are {'; '.join(c.name for c in CONDITIONS)}")
-    local = isinstance(sampler, TextSampler)
-    possible = [
-        c
-        for c in CONDITIONS
-        if (local or not c.with_grammar) and (c.kind != "personas" or (place.task, place.role) == ("p4g", "persuadee"))
-    ]
-    whole = {c.name for c in CONDITIONS} & set(only)  # "direct, T = 1" means itself, not "direct, T = 1.3" as well
-    begun = tuple(start for start in only if start not in whole)
-    return [c for c in possible if not only or c.name in whole or c.name.startswith(begun)]
+    return Piece(condition, histories, chats, -(-setting.replies // len(personas)), config)
 
 
 def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> list[Piece]:
-    """All that is to be drawn, a task and a condition at a time."""
-    by_task = {task: [h for h in histories if h.task == task] for task in dict.fromkeys(h.task for h in histories)}
-    return [
-        piece(c, part, setting) for part in by_task.values() for c in conditions_for(sampler, part[0], setting.only)
-    ]
+    """All that is to be drawn, a task and a condition at a time: personas are persuadees', a grammar a local model's.
+
+    Raises:
+        ScopeError: ``setting.only`` has a beginning that no condition has.
+    """
+    names = [condition.name for condition in CONDITIONS]
+    if unknown := [start for start in setting.only if not any(name.startswith(start) for name in names)]:
+        raise ScopeError(f"no condition begins with {unknown[0]!r}: there are {'; '.join(names)}")
+    # "direct, T = 1" means itself, not "direct, T = 1.3" as well
+    begun = tuple(start for start in setting.only if start not in names)
+    wanted = [c for c in CONDITIONS if not setting.only or c.name in setting.only or c.name.startswith(begun)]
+    work = []
+    for task in dict.fromkeys(history.task for history in histories):
+        part = [history for history in histories if history.task == task]
+        in_persona = (task, part[0].role) == ("p4g", "persuadee")
+        work += [
+            piece(condition, part, setting)
+            for condition in wanted
+            if (condition.kind != "personas" or in_persona)
+            and (isinstance(sampler, TextSampler) or not condition.with_grammar)
+        ]
+    return work
 
 
 def missing(sampler: TextSampler | ApiSampler, work: Sequence[Piece]) -> tuple[int, int]:
     """What is not in the cache yet: chats to be read, and the most tokens to be written."""
-    chats = tokens = 0
-    for part in work:
-        lacking = [max(0, part.replies - n) for n in sampler.recorded(part.chats, part.config)]
-        chats += sum(n > 0 for n in lacking)
-        tokens += sum(lacking) * part.config.max_new_tokens
-    return chats, tokens
+    lacking = [
+        (part.replies - known, part.config.max_new_tokens)
+        for part in work
+        for known in sampler.recorded(part.chats, part.config)
+        if known < part.replies
+    ]
+    return len(lacking), sum(replies * tokens for replies, tokens in lacking)
 
 
 def expected_hours(sampler: TextSampler, work: Sequence[Piece]) -> float:
@@ -226,7 +224,7 @@ def produce(
     sampler: TextSampler | ApiSampler,
     histories: Sequence[History],
     setting: Setting,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str, int, int], None] = lambda name, done, of: None,
 ) -> pd.DataFrame:
     """The whole reply table, as in ``replies``; resumable through the sampler's cache.
 
@@ -238,7 +236,7 @@ def produce(
     """
     tables = []
     for part in pieces(sampler, histories, setting):
-        tell = partial(progress or (lambda *_: None), part.name)
+        tell = partial(progress, part.name)
         tables.append(_rows(part, sampler.name, sampler.sample(part.chats, part.replies, part.config, tell), setting))
         tell(len(part.chats), len(part.chats))
     return pd.concat(tables, ignore_index=True)
@@ -249,29 +247,20 @@ def _rows(part: Piece, model: str, drawn: Sequence[Sequence[Reply]], setting: Se
     name, tokens = part.condition.name, setting.max_new_tokens
     if part.condition.kind == "VS":
         table = pd.DataFrame(verbalized_rows(name, drawn, setting.candidates, setting.seed, tokens))
-    else:
-        table = pd.DataFrame(direct_rows(name, _in_turn(drawn, len(part.histories)), tokens))
+    else:  # of one history in one list: the first reply to each of its chats, then the second to each, ...
+        each = len(drawn) // len(part.histories)
+        groups = [zip(*drawn[start : start + each], strict=True) for start in range(0, len(drawn), each)]
+        table = pd.DataFrame(direct_rows(name, [list(chain(*group)) for group in groups], tokens))
     table = table[table["reply"] < setting.replies]
     where = [part.histories[h] for h in table.pop("history")]
-    table.insert(0, "model", model)
-    for place, column in enumerate(("task", "name", "after"), 1):
+    for place, column in enumerate(("task", "name", "after")):
         table.insert(place, "history" if column == "name" else column, [getattr(h, column) for h in where])
+    table.insert(0, "model", model)
     return table.assign(act=_acts(table["text"].tolist(), where) if part.histories[0].task == "p4g" else "")
-
-
-def _in_turn(drawn: Sequence[Sequence[Reply]], histories: int) -> list[list[Reply]]:
-    """The replies of one history in one list: the first of each of its chats, then the second of each, ..."""
-    chats = len(drawn) // histories
-    groups = [drawn[h * chats : (h + 1) * chats] for h in range(histories)]
-    return [[reply for same_number in zip(*group, strict=True) for reply in same_number] for group in groups]
 
 
 def _acts(texts: Sequence[str | None], where: Sequence[History]) -> list[str]:
     """The act of each reply's first sentence as the shipped classifier reads it; "" where nothing could be read."""
-    spoken = [i for i, text in enumerate(texts) if isinstance(text, str)]
-    classifier = load_classifier(where[0].role)
-    read = classifier.read([(first_sentence(str(texts[i])), where[i].heard) for i in spoken])
-    acts = [""] * len(texts)
-    for i, act in zip(spoken, read, strict=True):
-        acts[i] = act
-    return acts
+    spoken = {i: (first_sentence(text), where[i].heard) for i, text in enumerate(texts) if isinstance(text, str)}
+    read = dict(zip(spoken, load_classifier(where[0].role).read(list(spoken.values())), strict=True))
+    return [read.get(i, "") for i in range(len(texts))]

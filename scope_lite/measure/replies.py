@@ -16,16 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from scope_lite.measure.clusters import cluster_labels
-from scope_lite.measure.samples import (
-    at_smaller_sizes,
-    chao_shen_entropy,
-    cross_validated_mode_share,
-    miller_madow_entropy,
-    mode_share,
-    normalise_reply,
-    plug_in_entropy,
-)
+from scope_lite.measure import samples
+from scope_lite.measure.samples import cluster_labels, normalise_reply
 from scope_lite.measure.stats import clustered_interval
 from scope_lite.models.gate import hear, readable
 from scope_lite.models.verbalized import VerbalizedParseError, read_output
@@ -41,12 +33,23 @@ OPENING_TOKENS = (1, 2, 4, 8)
 LEVELS = ("string", "cluster", "act")
 """What counts as the same reply, from strict to coarse: equal after :func:`normalise_reply`; alike in wording
 (:func:`cluster_labels`); the same dialogue act."""
-ESTIMATORS: dict[str, Callable[[Sequence[Hashable]], float]] = {
-    "plug-in": plug_in_entropy,
-    "Miller-Madow": miller_madow_entropy,
-    "Chao-Shen": chao_shen_entropy,
+Measure = Callable[[Sequence[Hashable]], float]
+ESTIMATORS: dict[str, Measure] = {
+    "plug-in": samples.plug_in_entropy,
+    "Miller-Madow": samples.miller_madow_entropy,
+    "Chao-Shen": samples.chao_shen_entropy,
 }
 """Estimates of entropy, in nats."""
+SHARES: dict[str, Measure] = {
+    "mode share": samples.mode_share,
+    "mode share, cross-validated": samples.cross_validated_mode_share,
+}
+VARIETY: dict[str, Measure] = {
+    "mode_share": samples.mode_share,
+    "cross_validated": samples.cross_validated_mode_share,
+    "entropy": samples.chao_shen_entropy,
+}
+"""the columns of :func:`by_history`"""
 HISTORY = ["task", "history"]
 
 
@@ -116,15 +119,13 @@ def read_replies(path: Path) -> pd.DataFrame:
     Raises:
         ScopeError: the file is absent or is no reply table.
     """
+    words = dict.fromkeys(("task", "history", "after", "text", "act", "raw", "failure"), str)
+    numbers = ("first_token_epsilon", *(f"{name}_{k}" for name in ("logprob", "entropy") for k in OPENING_TOKENS))
     try:
-        words = dict.fromkeys(("task", "history", "after", "text", "act", "raw", "failure"), str)
-        numbers = ("first_token_epsilon", *(f"{name}_{k}" for name in ("logprob", "entropy") for k in OPENING_TOKENS))
-        empty = {name: [""] for name in numbers}
-        table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values=empty)
-        table["text"] = table["text"].where(table["failure"] == "")
+        table = pd.read_csv(path, dtype=words, keep_default_na=False, na_values={name: [""] for name in numbers})
+        return table.assign(text=table["text"].where(table["failure"] == ""))
     except (OSError, ValueError, KeyError) as error:
         raise ScopeError(f"could not read the reply table {path}: {str(error).splitlines()[0]}") from error
-    return table
 
 
 # -- measures ----------------------------------------------------------------------------------------------------------
@@ -155,16 +156,23 @@ def by_history(table: pd.DataFrame, levels: Sequence[str] = LEVELS) -> pd.DataFr
     """
     rows = []
     for (condition, task, history), part in table.groupby(["condition", *HISTORY], sort=False):
-        said = int((part["failure"] == "").sum())
+        place = {"condition": condition, "task": task, "history": history}
+        counts = {"outputs": len(part), "replies": int((part["failure"] == "").sum())}
         for level in levels:
             labels = labels_of(part, level)
-            known = len(labels) > 1
-            rows.append({"condition": condition, "task": task, "history": history, "level": level,
-                         "outputs": len(part), "replies": said,
-                         "mode_share": mode_share(labels) if known else math.nan,
-                         "cross_validated": cross_validated_mode_share(labels) if known else math.nan,
-                         "entropy": chao_shen_entropy(labels) if known else math.nan})  # fmt: skip
+            values = {name: measure(labels) if len(labels) > 1 else math.nan for name, measure in VARIETY.items()}
+            rows.append({**place, "level": level, **counts, **values})
     return pd.DataFrame(rows)
+
+
+def intervals(histories: pd.DataFrame) -> dict[str, float]:
+    """The mean of each column of numbers by history, with its t-interval, cut at what is possible."""
+    found = {name: clustered_interval(histories[name].tolist()) for name in histories}
+    return {
+        column: value
+        for name, interval in found.items()
+        for column, value in interval.columns(name, most=math.inf if name == "entropy" else 1.0).items()
+    }
 
 
 def summarise(measures: pd.DataFrame) -> pd.DataFrame:
@@ -173,30 +181,25 @@ def summarise(measures: pd.DataFrame) -> pd.DataFrame:
     Columns: condition, level, histories, failure_rate (share of outputs that could not be read), and for mode_share,
     cross_validated and entropy the mean, ``_low`` and ``_high``, cut at what is possible.
     """
-    rows = []
-    for (condition, level), part in measures.groupby(["condition", "level"], sort=False):
-        row: dict[str, Any] = {"condition": condition, "level": level}
-        row["failure_rate"] = 1 - part["replies"].sum() / part["outputs"].sum()
-        for name, top in (("mode_share", 1.0), ("cross_validated", 1.0), ("entropy", math.inf)):
-            interval = clustered_interval(part[name].tolist())
-            row |= interval.columns(name, most=top) | {"histories": interval.n}
-        rows.append(row)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {"condition": condition, "level": level, "failure_rate": 1 - part["replies"].sum() / part["outputs"].sum(),
+         "histories": part["entropy"].count(), **intervals(part[list(VARIETY)])}
+        for (condition, level), part in measures.groupby(["condition", "level"], sort=False)
+    )  # fmt: skip
 
 
 def size_curve(table: pd.DataFrame, level: str, sizes: Sequence[int]) -> pd.DataFrame:
     """What each estimator would say with fewer replies a history, mean over histories with 95 % t-intervals.
 
     Returns:
-        Columns: condition, level, replies (n), measure (a key of :data:`ESTIMATORS`, "mode share" or
-        "mode share, cross-validated"), mean, low, high.
+        Columns: condition, level, replies (n), measure (a key of :data:`ESTIMATORS` or :data:`SHARES`), mean, low,
+        high.
     """
-    measures = {**ESTIMATORS, "mode share": mode_share, "mode share, cross-validated": cross_validated_mode_share}
     rows = []
     for condition, part in table.groupby("condition", sort=False):
         labels = [labels_of(history, level) for _, history in part.groupby(HISTORY, sort=False)]
-        for name, measure in measures.items():
-            values = np.array([at_smaller_sizes(drawn, sizes, measure) for drawn in labels])
+        for name, measure in (ESTIMATORS | SHARES).items():
+            values = np.array([samples.at_smaller_sizes(drawn, sizes, measure) for drawn in labels])
             for size, column in zip(sizes, values.T, strict=True):
                 found = clustered_interval(column.tolist())
                 rows.append({"condition": condition, "level": level, "replies": size, "measure": name,
@@ -216,15 +219,9 @@ def token_level(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     direct = table[table["condition"].str.startswith("direct") & (table["failure"] != "context")]
     for condition, part in direct.groupby("condition", sort=False):
-        histories = [history for _, history in part.groupby(HISTORY, sort=False)]
+        histories = part.groupby(HISTORY, sort=False)
         for k in OPENING_TOKENS:
-            modes = [
-                1 - h["first_token_epsilon"].iloc[0] if k == 1 else float(np.exp(h[f"logprob_{k}"].max()))
-                for h in histories
-            ]
-            row: dict[str, Any] = {"condition": condition, "tokens": k}
-            entropies = [h[f"entropy_{k}"].mean() for h in histories]
-            for name, values, top in (("mode_probability", modes, 1.0), ("entropy", entropies, math.inf)):
-                row |= clustered_interval(values).columns(name, most=top)
-            rows.append(row)
+            exact = 1 - histories["first_token_epsilon"].nth(0) if k == 1 else np.exp(histories[f"logprob_{k}"].max())
+            values = {"mode_probability": exact.to_numpy(), "entropy": histories[f"entropy_{k}"].mean().to_numpy()}
+            rows.append({"condition": condition, "tokens": k, **intervals(pd.DataFrame(values))})
     return pd.DataFrame(rows)

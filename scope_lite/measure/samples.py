@@ -1,4 +1,8 @@
-"""How collapsed a reply distribution is: exactly (Def. 3.1), and estimated from sampled labels or texts."""
+"""How collapsed a reply distribution is: exactly (Def. 3.1), and estimated from sampled replies.
+
+Two replies are the same if their normalised strings are equal, or, more coarsely, if they share most of their wording
+(:func:`cluster_labels`, without an embedding model).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,19 @@ from jaxtyping import Float
 
 from scope_lite.store.errors import ScopeError
 
+NGRAMS = (3, 5)
+"""Lengths of the character n-grams within words: short enough that "donate" and "donating" share most of theirs."""
+LIKENESS = 0.5
+"""Two groups of replies are one if their members' mean cosine is at least this. Fixed by hand on invented pairs
+("I would like to donate" / "I'd like to donate a dollar": .7; two greetings with other words: below .3)."""
+
 
 def epsilon(probs: Float[np.ndarray, "*batch replies"]) -> Float[np.ndarray, "*batch"]:
     """Per-turn collapse error of exact reply distributions: 1 - max probability along the last axis (Def. 3.1)."""
     return 1.0 - np.asarray(probs, dtype=float).max(axis=-1)
+
+
+# -- what counts as the same reply ------------------------------------------------------------------------------------
 
 
 def normalise_reply(text: str, first_words: int | None = None) -> str:
@@ -26,8 +39,45 @@ def normalise_reply(text: str, first_words: int | None = None) -> str:
     only that many opening words are kept. An empty string means that nothing was said.
     """
     plain = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    words = re.findall(r"\w+(?:'\w+)*", plain)
-    return " ".join(words[:first_words])
+    return " ".join(re.findall(r"\w+(?:'\w+)*", plain)[:first_words])
+
+
+def likeness(texts: Sequence[str]) -> Float[np.ndarray, "texts texts"]:
+    """Cosine of the texts' character n-gram counts (damped by a logarithm), from 0 to 1.
+
+    No weights by rarity: those would make the likeness of two replies depend on which others were drawn.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    hashed = HashingVectorizer(analyzer="char_wb", ngram_range=NGRAMS, norm=None, alternate_sign=False)
+    counts = hashed.transform([normalise_reply(text) for text in texts])
+    counts.data = np.log1p(counts.data)
+    lengths = np.sqrt(np.asarray(counts.multiply(counts).sum(axis=1)).ravel())
+    silent = lengths == 0
+    lengths[silent] = 1.0
+    cosines = (counts @ counts.T).toarray() / np.outer(lengths, lengths)
+    cosines[np.ix_(silent, silent)] = 1.0  # two who say nothing say the same
+    return np.clip(cosines, 0.0, 1.0)
+
+
+def cluster_labels(texts: Sequence[str], threshold: float = LIKENESS) -> list[int]:
+    """A number for each text; texts with the same number count as the same reply.
+
+    Agglomerative clustering with average linkage; strings that are equal after normalisation always share a number.
+    """
+    if len(texts) < 2:
+        return [0] * len(texts)
+    from sklearn.cluster import AgglomerativeClustering
+
+    distances = np.round(1.0 - likeness(texts), 12)  # equal strings lie at 0 exactly
+    np.fill_diagonal(distances, 0.0)
+    groups = AgglomerativeClustering(
+        n_clusters=None, metric="precomputed", linkage="average", distance_threshold=1.0 - threshold
+    )
+    return groups.fit_predict(distances).tolist()
+
+
+# -- how varied -------------------------------------------------------------------------------------------------------
 
 
 def mode_share(labels: Sequence[Hashable]) -> float:
@@ -36,7 +86,7 @@ def mode_share(labels: Sequence[Hashable]) -> float:
     Raises:
         ScopeError: no labels.
     """
-    return max(_counts(labels)) / len(labels)
+    return float(_counts(labels).max()) / len(labels)
 
 
 def cross_validated_mode_share(labels: Sequence[Hashable]) -> float:
@@ -48,21 +98,20 @@ def cross_validated_mode_share(labels: Sequence[Hashable]) -> float:
     Raises:
         ScopeError: fewer than two labels.
     """
-    counts = Counter(labels)
-    if counts.total() < 2:
+    if len(labels) < 2:
         raise ScopeError("one reply cannot be compared with the others: draw at least two")
-    hits = 0.0
-    for label, count in counts.items():
-        rest = [c for other, c in counts.items() if other != label]
+    hits, counts = 0.0, _counts(labels).tolist()
+    for i, count in enumerate(counts):
+        rest = [*counts[:i], *counts[i + 1 :]]
         top = max(rest, default=0)
         if count - 1 >= top:
             hits += count / (1 + (rest.count(top) if count - 1 == top else 0))
-    return hits / counts.total()
+    return hits / len(labels)
 
 
 def plug_in_entropy(labels: Sequence[Hashable]) -> float:
     """Entropy of the observed shares, in nats; too low for few samples, and never above log n."""
-    shares = np.array(_counts(labels)) / len(labels)
+    shares = _counts(labels) / len(labels)
     return float(-(shares * np.log(shares)).sum()) + 0.0
 
 
@@ -78,17 +127,10 @@ def chao_shen_entropy(labels: Sequence[Hashable]) -> float:
     scaled by C, and each term is divided by the chance that its label shows up among n at all. Where every label is
     single no sample can tell the entropy; the estimate is then near 2 log n and says "large".
     """
-    counts = np.array(_counts(labels), dtype=float)
-    n = len(labels)
+    counts, n = _counts(labels), len(labels)
     singles = min(int((counts == 1).sum()), n - 1)  # all single would be no coverage at all
     shares = (1 - singles / n) * counts / n
     return float(-(shares * np.log(shares) / (1 - (1 - shares) ** n)).sum()) + 0.0
-
-
-def distinct_n(texts: Sequence[str], n: int = 1) -> float:
-    """Distinct word n-grams over all word n-grams of the normalised texts; NaN if there are none (Li et al. 2016)."""
-    grams = [tuple(words[i : i + n]) for words in map(_words, texts) for i in range(len(words) - n + 1)]
-    return len(set(grams)) / len(grams) if grams else math.nan
 
 
 def at_smaller_sizes(
@@ -98,18 +140,11 @@ def at_smaller_sizes(
 
     NaN for a size above the number of labels. The labels of one history are independent draws, so their order is none.
     """
-    means = []
-    for size in sizes:
-        blocks = [labels[i : i + size] for i in range(0, len(labels) - size + 1, size)]
-        means.append(float(np.mean([measure(block) for block in blocks])) if blocks else math.nan)
-    return means
+    blocks = [[labels[i : i + size] for i in range(0, len(labels) - size + 1, size)] for size in sizes]
+    return [float(np.mean([measure(block) for block in some])) if some else math.nan for some in blocks]
 
 
-def _counts(labels: Sequence[Hashable]) -> list[int]:
+def _counts(labels: Sequence[Hashable]) -> Float[np.ndarray, " distinct"]:
     if not labels:
         raise ScopeError("no replies to measure: draw at least one")
-    return list(Counter(labels).values())
-
-
-def _words(text: str) -> list[str]:
-    return normalise_reply(text).split()
+    return np.array(list(Counter(labels).values()), dtype=float)

@@ -86,10 +86,7 @@ def _finite(values: Sequence[float] | Float[np.ndarray, "*shape"] | pd.Series) -
     Raises:
         ValueError: without any, or if one is no number: what was not measured is to be left out by whoever asks.
     """
-    try:
-        x = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"cannot average what is no number: {error}") from error
+    x = np.asarray(values, dtype=np.float64)
     if x.size == 0:
         raise ValueError("no values to average: nothing was measured, or no seed is shared")
     if bad := int((~np.isfinite(x)).sum()):
@@ -117,14 +114,13 @@ def t_interval(values: Sequence[float] | Float[np.ndarray, " n"]) -> Interval:
         ValueError: without any value, or with one that is NaN or infinite.
     """
     x = _finite(values)
-    mean = float(x.mean())
-    if len(x) == 1:
-        return Interval(mean, math.nan, math.nan, 1)
-    half = float(_t(len(x) - 1) * x.std(ddof=1) / np.sqrt(len(x))) if np.ptp(x) else 0.0
-    return Interval(mean, mean - half, mean + half, len(x))
+    mean, n = float(x.mean()), len(x)
+    half = float(_t(n - 1) * (x.std(ddof=1) if np.ptp(x) else 0.0) / np.sqrt(n))
+    return Interval(mean, mean - half, mean + half, n)
 
 
 def _t(degrees: int) -> float:
+    """Student's quantile of a 95 % interval; NaN, and so no bounds, for a single unit."""
     return float(scipy_stats.t.ppf(0.975, degrees))
 
 
@@ -143,16 +139,13 @@ def jackknife_interval(
     """
     if not clusters:
         return NOTHING
-    everything = [one for cluster in clusters for one in cluster]
-    whole, n = statistic(everything), len(clusters)
-    if n < 2:
-        return Interval(whole, math.nan, math.nan, n)
+    everything, n = [one for cluster in clusters for one in cluster], len(clusters)
     ends = np.cumsum([len(cluster) for cluster in clusters]).tolist()
     without = [
-        statistic(everything[: end - len(cluster)] + everything[end:])
+        statistic(everything[: end - len(cluster)] + everything[end:]) if n > 1 else math.nan
         for end, cluster in zip(ends, clusters, strict=True)
     ]
-    half = _t(n - 1) * math.sqrt((n - 1) * float(np.var(without)))
+    whole, half = statistic(everything), _t(n - 1) * math.sqrt((n - 1) * float(np.var(without)))
     return Interval(whole, whole - half, whole + half, n)
 
 
@@ -163,6 +156,20 @@ def paired_interval(a: pd.Series, b: pd.Series) -> Interval:
         ValueError: if they share no seed, a seed stands twice, or a value is NaN or infinite.
     """
     return t_interval(paired_gaps(a, b))
+
+
+def paired_improvement(a: pd.Series, b: pd.Series) -> float:
+    """Share of the seeds that both have in which a is above b, ties counting half (both indexed by seed).
+
+    Raises:
+        ValueError: as :func:`paired_interval`.
+    """
+    return _wins(_finite(paired_gaps(a, b)))
+
+
+def _wins(gap: Float[np.ndarray, "*shape"]) -> float:
+    """Share of the differences that are above 0, ties counting half."""
+    return float((np.sign(gap) + 1).mean()) / 2
 
 
 def share_interval(successes: int, n: int) -> Interval:
@@ -222,15 +229,4 @@ def probability_of_improvement(a: Float[np.ndarray, "n tasks"], b: Float[np.ndar
     a, b = (np.atleast_2d(_finite(x).T).T for x in (a, b))
     if a.shape[1] != b.shape[1]:
         raise ValueError(f"need runs of both on the same tasks, got shapes {a.shape} and {b.shape}")
-    gap = a[:, None] - b[None, :]
-    return float(((gap > 0) + 0.5 * (gap == 0)).mean())
-
-
-def paired_improvement(a: pd.Series, b: pd.Series) -> float:
-    """Share of the seeds that both have in which a is above b, ties counting half (both indexed by seed).
-
-    Raises:
-        ValueError: as :func:`paired_interval`.
-    """
-    gap = _finite(paired_gaps(a, b))
-    return float(((gap > 0) + 0.5 * (gap == 0)).mean())
+    return _wins(a[:, None] - b[None, :])

@@ -12,10 +12,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from peft.tuners.lora import LoraLayer
-from transformers import PreTrainedModel
-
 from scope_lite.envs.turns import SeatName
 from scope_lite.method.config import RunConfig
 from scope_lite.method.dialogue import CONTEXT, Episode, Seat
@@ -25,6 +21,7 @@ from scope_lite.method.scene import Scene, Split
 from scope_lite.method.seats import GatedSeat, ModelSeat
 from scope_lite.method.text_tasks import open_task
 from scope_lite.method.text_vllm import VllmRollouts
+from scope_lite.models.adapters import fold_adapters
 from scope_lite.models.api import open_sampler
 from scope_lite.models.endpoint import parse_endpoint
 from scope_lite.models.generate import TextSampler
@@ -250,20 +247,3 @@ def unsloth_base(config: RunConfig) -> UnslothBase:
             "or text.simulator_model to openai:NAME@URL"
         )
     return base
-
-
-@torch.no_grad()
-def fold_adapters(model: PreTrainedModel) -> PreTrainedModel:
-    """The model with its adapters added into the weights, so that it can carry a new one; itself if it has none.
-
-    In float32, and in place: with 16 bits the sum would round the adapter away.
-    """
-    layers = [(name, m) for name, m in model.named_modules() if isinstance(m, LoraLayer)]
-    if layers:
-        model.float()
-    for name, layer in layers:
-        layer.merge()
-        above, _, last = name.rpartition(".")
-        setattr(model.get_submodule(above), last, layer.get_base_layer())
-    vars(model).pop("peft_config", None)  # or peft takes it for a model that still has one
-    return model

@@ -87,8 +87,7 @@ class Tau2Task:
         return len(_tau2_tasks(self.domain, split))
 
     def open(self, number: int, split: Split, about: str) -> Episode:
-        from scope_lite.envs.tau2.environment import guidelines
-        from scope_lite.envs.tau2.episode import open_episode
+        from scope_lite.envs.tau2.benchmark import guidelines, open_episode
         from scope_lite.envs.tau2.prompt import user_system
 
         task = _tau2_tasks(self.domain, split)[number]
@@ -98,8 +97,7 @@ class Tau2Task:
 
 @cache
 def _tau2_tasks(domain: str, split: Split) -> list[Any]:
-    from scope_lite.envs.tau2.environment import load_tasks
-    from scope_lite.envs.tau2.evaluate import without_quarantined
+    from scope_lite.envs.tau2.benchmark import load_tasks, without_quarantined
 
     return without_quarantined(domain, load_tasks(domain, split))
 

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +32,27 @@ SIZES = ("hidden_size", "intermediate_size", "vocab_size", "num_attention_heads"
 
 
 @contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Tell whatever fails within in one line that begins with ``what``: each library raises kinds of its own."""
+    try:
+        with quiet_transformers():
+            yield
+    except Exception as error:
+        raise ScopeError(f"{what}: {first_line(error)}") from error
+
+
+@contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence loading bars and warnings that a reader can do nothing about, and restore the levels afterwards."""
+    """Silence warnings that a reader can do nothing about, and loading bars, which outlive what they measure."""
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def read_config(folder: Path) -> PreTrainedConfig:
@@ -55,16 +63,14 @@ def read_config(folder: Path) -> PreTrainedConfig:
     """
     from transformers import AutoConfig
 
-    try:
-        told = set(json.loads((folder / "config.json").read_text(encoding="utf-8"), object_pairs_hook=_without_kernels))
+    path = folder / "config.json"
+    with reading(f"cannot read {path}"):
+        told = set(json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_kernels))
         config = AutoConfig.from_pretrained(folder, **AS_DATA)
-    except Exception as error:
-        # JSON, encoding, validation and recursion errors alike mean: this is no model's config
-        raise ScopeError(f"cannot read {folder / 'config.json'}: {first_line(error)}") from error
     known = {field.name for field in dataclasses.fields(config)}
     for name in told - known:
         if meant := difflib.get_close_matches(name, known - told, n=1, cutoff=ALIKE):
-            raise ScopeError(f"{folder / 'config.json'} has {name!r} and no {meant[0]!r}: correct its spelling")
+            raise ScopeError(f"{path} has {name!r} and no {meant[0]!r}: correct its spelling")
     return config
 
 
@@ -76,7 +82,6 @@ def _without_kernels(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-@quiet_transformers()
 def read_tokenizer(folder: Path, **options: Any) -> PreTrainedTokenizerBase:
     """A model's tokenizer.
 
@@ -85,10 +90,8 @@ def read_tokenizer(folder: Path, **options: Any) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    try:
+    with reading(f"could not load the tokenizer in {folder}"):
         return AutoTokenizer.from_pretrained(folder, **AS_DATA, **options)
-    except Exception as error:
-        raise ScopeError(f"could not load the tokenizer in {folder}: {first_line(error)}") from error
 
 
 def read_model(folder: Path, dtype: torch.dtype, **options: Any) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -107,7 +110,6 @@ def read_model(folder: Path, dtype: torch.dtype, **options: Any) -> tuple[PreTra
     return model, tokenizer
 
 
-@quiet_transformers()
 def load_weights(folder: Path, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
     """Load, and hold what was loaded against what the config asks for.
 
@@ -116,22 +118,13 @@ def load_weights(folder: Path, dtype: torch.dtype, **options: Any) -> PreTrained
     """
     from transformers import AutoModelForCausalLM
 
-    try:
+    with reading(f"could not load the model in {folder}"):
         model, told = AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, output_loading_info=True, **AS_DATA, **options
         )
-    except ImportError as error:
-        raise ScopeError(f"reading the model in {folder} needs one more package: {first_line(error)}") from error
-    except Exception as error:
-        # safetensors, json and OS errors, shapes that do not fit: this folder does not hold a whole model
-        raise ScopeError(f"could not load the model in {folder}: {first_line(error)}") from error
-    for keys, fault in (
-        (told["missing_keys"], "lacks"),
-        (told["unexpected_keys"], "has no place for"),
-        ({key for key, *_ in told["mismatched_keys"]}, "has another shape for"),
-    ):
-        if keys:
-            raise ScopeError(f"the model in {folder} {fault} {_some(keys)}: its weights and its config.json differ")
+    require_weights(folder, told["missing_keys"], "lacks")
+    require_weights(folder, told["unexpected_keys"], "has no place for")
+    require_weights(folder, {key for key, *_ in told["mismatched_keys"]}, "has another shape for")
     head = model.get_output_embeddings()
     if model.config.tie_word_embeddings and head and head.weight is not model.get_input_embeddings().weight:
         raise ScopeError(
@@ -142,23 +135,34 @@ def load_weights(folder: Path, dtype: torch.dtype, **options: Any) -> PreTrained
     return model.eval()
 
 
-def require_finite(tensors: dict[str, torch.Tensor], what: str) -> None:
+def require_weights(folder: Path, odd: Collection[str], fault: str) -> None:
+    """Refuse a model some of whose weights are at ``fault``.
+
+    Raises:
+        ScopeError: names the first one, and how many more there are.
+    """
+    if odd:
+        raise ScopeError(f"the model in {folder} {fault} {_some(odd)}: its weights and its config.json differ")
+
+
+def _some(names: Collection[str]) -> str:
+    return min(names) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def require_finite(tensors: Mapping[str, torch.Tensor], what: str) -> None:
     """Refuse weights with a NaN or an infinity in them.
 
     Raises:
-        ScopeError: names the first ones.
+        ScopeError: names the first one.
     """
     numbers = {name: t for name, t in tensors.items() if t.is_floating_point() and t.element_size() > 1}
-    # the extremes carry a NaN along, and need no copy of the tensor
-    odd = [name for name, t in numbers.items() if not _finite_ends(t)]
-    if odd:
+    if odd := [name for name, t in numbers.items() if not _is_finite(t)]:
         raise ScopeError(f"{what} holds NaN or infinity in {_some(odd)}: its file is damaged, or its training diverged")
 
 
-def _finite_ends(tensor: torch.Tensor) -> bool:
-    import torch
-
-    return not tensor.numel() or bool(torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all())
+def _is_finite(tensor: torch.Tensor) -> bool:
+    # the extremes carry a NaN along, and need no copy of the tensor
+    return not tensor.numel() or all(end.isfinite().item() for end in tensor.detach().aminmax())
 
 
 def require_computing(model: PreTrainedModel, folder: Path) -> None:
@@ -169,13 +173,9 @@ def require_computing(model: PreTrainedModel, folder: Path) -> None:
     """
     import torch
 
-    try:
-        with torch.inference_mode():
-            logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
-    except Exception as error:
-        # an unknown attention, shapes that do not meet: each in its own way
-        raise ScopeError(f"the model in {folder} cannot compute: {first_line(error)}") from error
-    if not _finite_ends(logits):
+    with reading(f"the model in {folder} cannot compute"), torch.inference_mode():
+        logits = model(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False).logits
+    if not _is_finite(logits):
         raise ScopeError(f"the model in {folder} computes NaN or infinity: see the numbers in its config.json")
 
 
@@ -189,15 +189,8 @@ def check_files(folder: Path, config: PreTrainedConfig) -> set[str]:
         raise ScopeError(f"{folder} holds a model and an adapter: give each a folder, and write BASE+ADAPTER")
     if getattr(config, "transformers_weights", None):
         raise ScopeError(f"{folder / 'config.json'} names its weights by transformers_weights: they are {WEIGHTS}")
-    try:
-        shapes, kinds = _heads(folder)
-    except ScopeError:
-        raise
-    except Exception as error:
-        # safetensors has an error of its own, and an index may be any JSON
-        raise ScopeError(f"could not load the model in {folder}: {first_line(error)}") from error
-    if odd := [] if hasattr(config, "quantization_config") else [n for n, kind in kinds.items() if kind not in NUMBERS]:
-        raise ScopeError(f"the model in {folder} keeps {_some(odd)} as {kinds[odd[0]]}, which is no format of weights")
+    with reading(f"could not load the model in {folder}"):
+        shapes = read_shapes(_files(folder), coded=hasattr(config, "quantization_config"))
     side = max((n for shape in shapes.values() for n in shape), default=0)
     for name, bound in {"num_hidden_layers": len(shapes), **dict.fromkeys(SIZES, side)}.items():
         if (getattr(config.get_text_config(), name, None) or 0) > bound:
@@ -205,37 +198,32 @@ def check_files(folder: Path, config: PreTrainedConfig) -> set[str]:
     return set(shapes)
 
 
-def _heads(folder: Path) -> tuple[dict[str, list[int]], dict[str, str]]:
-    """Shapes and number formats of a folder's weights; nothing but the heads of the files is read."""
-    from safetensors import safe_open
-
-    files = [WEIGHTS]
-    if not (folder / WEIGHTS).exists() and (folder / INDEX).exists():
-        files = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
-    if strange := [name for name in files if Path(name).name != name]:
-        raise ScopeError(f"{folder / INDEX} names weights outside of its folder: {strange[0]!r}")
-    shapes, kinds = {}, {}
-    for name in files:
-        if not (folder / name).is_file():
-            raise ScopeError(f"no {name} in {folder}: the folder of a model holds its weights as safetensors")
-        with safe_open(folder / name, "pt") as file:
-            for key in file.keys():
-                part = file.get_slice(key)
-                shapes[key], kinds[key] = part.get_shape(), part.get_dtype()
-    return shapes, kinds
+def _files(folder: Path) -> list[Path]:
+    """The files of a folder's weights: one, or those that an index lists."""
+    if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
+        return [folder / WEIGHTS]
+    names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    if strange := [name for name in names if Path(name).name != name]:
+        raise ScopeError(f"{INDEX} names weights outside of its folder: {strange[0]!r}")
+    return [folder / name for name in names]
 
 
-def require_whole(model: PreTrainedModel, names: set[str], folder: Path) -> None:
-    """For a loader that does not tell: refuse parameters that the folder's files did not have.
+def read_shapes(files: Iterable[Path], coded: bool = False) -> dict[str, list[int]]:
+    """Shapes of the weights in some files, by name; nothing but the heads of the files is read.
 
     Raises:
-        ScopeError: names the first ones.
+        ScopeError: no such file, or a weight that is no number and not ``coded`` (by a quantisation) either.
     """
-    if missing := {name for name, _ in model.named_parameters()} - names:
-        raise ScopeError(f"the model in {folder} lacks {_some(missing)}: its weights and its config.json differ")
+    from safetensors import safe_open
 
-
-def _some(names: Any) -> str:
-    """The first of some names, and how many more there are."""
-    first, *others = sorted(names)
-    return f"{first} and {len(others)} more" if others else str(first)
+    shapes = {}
+    for path in files:
+        if not path.is_file():
+            raise ScopeError(f"no {path.name}: weights are kept as safetensors")
+        with safe_open(path, "pt") as file:
+            for name in file.keys():
+                part = file.get_slice(name)
+                if part.get_dtype() not in NUMBERS and not coded:
+                    raise ScopeError(f"{name} is kept as {part.get_dtype()}, no format of weights")
+                shapes[name] = part.get_shape()
+    return shapes

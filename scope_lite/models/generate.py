@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -108,21 +109,13 @@ class TextSampler(Sampler):
     def _draw(
         self, todo: dict[str, list[int]], known: dict[str, list[Reply]], replies: int, config: SamplingConfig
     ) -> Iterator[dict[str, list[Reply]]]:
-        for batch in self._batches(todo, {key: replies - len(known[key]) for key in todo}, config):
-            drawn = self._decode([todo[key] for key in batch], len(known[batch[0]]), replies, config)
-            yield {key: known[key] + new for key, new in zip(batch, drawn, strict=True)}
-
-    def _batches(self, todo: dict[str, list[int]], missing: dict[str, int], config: SamplingConfig) -> list[list[str]]:
-        """Keys to decode together: as many replies missing, similar lengths, no more rows than fit."""
-        batches: list[list[str]] = []
-        for key in sorted(todo, key=lambda key: (-missing[key], len(todo[key]))):
-            last = batches[-1] if batches else []
-            together = last and missing[last[0]] == missing[key]
-            if together and (len(last) + 1) * missing[key] <= self._rows(config):
-                last.append(key)
-            else:
-                batches.append([key])
-        return batches
+        """Those decoded together lack as many replies, are of similar lengths, and no more than :meth:`_rows`."""
+        ordered = sorted(todo, key=lambda key: (len(known[key]), len(todo[key])))
+        for start, alike in groupby(ordered, key=lambda key: len(known[key])):
+            keys, each = list(alike), max(1, self._rows(config) // (replies - start))
+            for batch in (keys[i : i + each] for i in range(0, len(keys), each)):
+                drawn = self._decode([todo[key] for key in batch], start, replies, config)
+                yield {key: known[key] + new for key, new in zip(batch, drawn, strict=True)}
 
     def _rows(self, config: SamplingConfig) -> int:
         """The most rows whose new keys and values stay within the bytes for them."""
@@ -153,45 +146,34 @@ class TextSampler(Sampler):
         constraint = None
         if config.grammar is not None:
             constraint = GrammarConstraint(compile_grammar(config.grammar, self.loaded, self.stop_ids), len(uniforms))
-        traces = [_Trace() for _ in uniforms]
-        live = list(range(len(traces)))
+        ids: list[list[int]] = [[] for _ in uniforms]
+        measured: list[list[list[float]]] = [[] for _ in uniforms]
+        live = list(range(len(ids)))
         for t in range(config.max_new_tokens):
             scores = logits.float()
             if constraint:
                 constraint.mask(scores, live)
             tokens, statistics = draw(scores, uniforms[live, t], config.temperature)
-            for row, token, measured in zip(live, tokens.tolist(), statistics.tolist(), strict=True):
-                traces[row].append(token, measured, token in self.stop_ids)
+            for row, token, numbers in zip(live, tokens.tolist(), statistics.tolist(), strict=True):
+                ids[row].append(token)
+                measured[row].append(numbers)
                 if constraint:
                     constraint.accept(row, token)
-            ended = {place for place, row in enumerate(live) if traces[row].finished}
+            ended = {place for place, row in enumerate(live) if ids[row][-1] in self.stop_ids}
             if len(ended) == len(live) or t + 1 == config.max_new_tokens:
                 break
             if ended:
                 kept = shared.drop(ended)
                 live, tokens = [live[place] for place in kept], tokens[kept]
             logits = step(self.loaded.model, tokens, shared)
-        return [trace.reply(self.text) for trace in traces]
+        return [self._drawn(*row) for row in zip(ids, measured, strict=True)]
 
-
-class _Trace:
-    """One reply while it grows."""
-
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self.statistics: list[list[float]] = []
-        self.finished = False
-
-    def append(self, token: int, statistics: list[float], is_stop: bool) -> None:
-        self.token_ids.append(token)
+    def _drawn(self, ids: list[int], measured: list[list[float]]) -> Reply:
+        finished = ids[-1] in self.stop_ids
         # Six digits are more than fp32 kernels agree on, and make a recorded reply equal to a fresh one.
-        self.statistics.append([float(f"{x:.6g}") for x in statistics])
-        self.finished = is_stop
-
-    def reply(self, text: Callable[[list[int]], str]) -> Reply:
-        spoken = self.token_ids[:-1] if self.finished else self.token_ids
-        logprobs, entropies, top_probs = (tuple(column) for column in zip(*self.statistics, strict=True))
-        return Reply(text(spoken), tuple(self.token_ids), logprobs, entropies, top_probs, self.finished)
+        numbers = [[float(f"{x:.6g}") for x in row] for row in measured]
+        logprobs, entropies, top_probs = (tuple(column) for column in zip(*numbers, strict=True))
+        return Reply(self.text(ids[:-1] if finished else ids), tuple(ids), logprobs, entropies, top_probs, finished)
 
 
 def reply_uniforms(config: SamplingConfig, prompt: list[int], number: int) -> Float[np.ndarray, " tokens"]:

@@ -1,8 +1,8 @@
 """The transformers engine: sampling with a key-value cache that lives as long as the dialogue, and log probabilities.
 
-One ``SeatModel`` is a causal LM as one seat uses it: a base, perhaps a LoRA adapter
-of its own, a sharpness, and the sets of tokens it may choose from. Seats that share a
-base share its weights in memory, not its modules, so no adapter is ever switched.
+One ``SeatModel`` is a causal LM as one seat uses it: a base, perhaps a LoRA adapter of its own, a sharpness, and the
+sets of tokens it may choose from. Seats that share a base share its weights in memory, not its modules, so no adapter
+is ever switched. A ``Session`` is all that sampling needs: what a batch of dialogues has read, and what comes next.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from peft.tuners.lora import LoraLayer
-from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
-from transformers.utils import logging
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from scope_lite.models.adapters import add_lora, lora_layers, set_state, state_of
 from scope_lite.models.chat import ChatFormat, stop_ids
 from scope_lite.models.folders import read_model, require_computing
-from scope_lite.models.lora import add_lora, require_state
 from scope_lite.models.records import TokenBatch
 from scope_lite.store.errors import ScopeError
 
-logging.disable_progress_bar()  # a nano model loads in milliseconds; the bar outlives it
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 
-def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
+def load_base(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A causal LM and its tokenizer from a local folder, in eval mode, without gradients.
 
     Raises:
@@ -45,42 +43,40 @@ def load_base(folder: Path) -> tuple[PreTrainedModel, Any]:
 
 def share_weights(model: PreTrainedModel) -> PreTrainedModel:
     """A second module tree over the very same parameter tensors."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, memo={id(t): t for t in tensors})
+    return copy.deepcopy(model, memo={id(t): t for t in (*model.parameters(), *model.buffers())})
 
 
 class SeatModel:
     """A causal LM in one seat. ``choices`` names sets of token ids that a sample may be confined to."""
 
-    adapter: str | None = "default"
-    """the name of this seat's adapter in ``peft``"""
+    adapter = "default"
+    """the name of this seat's adapter in ``peft``; empty for a seat that never has one"""
 
     def __init__(
         self,
         model: PreTrainedModel,
-        tokenizer: Any,
+        tokenizer: PreTrainedTokenizerBase,
         choices: Mapping[str, list[int]] | None = None,
         sharpness: float = 1.0,
     ):
         self.model = self.base = model
         self.tokenizer, self.choices, self.sharpness = tokenizer, choices or {}, sharpness
         self.format = ChatFormat(tokenizer)
-        self.peft: Any = None
+        self.peft: PeftModel | None = None
         self._merged: PreTrainedModel | None = None
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
-        vocabulary = model.config.vocab_size
         self.stop_ids = stop_ids(model, tokenizer)
-        self.choice_index = {name: i for i, name in enumerate(["", *self.choices])}
-        self.choice_ids = {"": np.arange(vocabulary)} | {name: np.array(ids) for name, ids in self.choices.items()}
-        self.choice_bias = torch.zeros(len(self.choice_index), vocabulary)
+        everything = np.arange(model.config.vocab_size)
+        self.choice_ids = {"": everything} | {name: np.array(ids) for name, ids in self.choices.items()}
+        self.choice_index = {name: i for i, name in enumerate(self.choice_ids)}
         # sharpness is a user's; a model that plays both seats chooses its acts as it is
-        scales = [1.0 if name == "act" else sharpness for name in self.choice_index]
-        self.choice_scale = torch.tensor(scales)
-        for name, ids in self.choices.items():
-            row = self.choice_bias[self.choice_index[name]]
-            row.fill_(-torch.inf)
-            row[torch.tensor(ids)] = 0.0
+        self.choice_scale = torch.tensor([1.0 if name == "act" else sharpness for name in self.choice_ids])
+        self.choice_bias = torch.full((len(self.choice_ids), len(everything)), -torch.inf)
+        for row, ids in zip(self.choice_bias, self.choice_ids.values(), strict=True):
+            row[torch.from_numpy(ids)] = 0.0
+
+    # -- the adapter --------------------------------------------------------------------------------------------------
 
     def add_adapter(self, rank: int, alpha: int, seed: int) -> None:
         """Give this seat a fresh trainable LoRA adapter; the base stays as it is.
@@ -100,9 +96,9 @@ class SeatModel:
 
     def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
         """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
-        past, shape = self.reference(), self.peft.peft_config[self.adapter]
+        past, shape = self.reference(), self.trained.peft_config[self.adapter]
         past._attach(shape.r, shape.lora_alpha, seed=0)
-        past.load_adapter_state(dict(adapter))
+        past.load_adapter_state(adapter)
         for parameter in past.trainable():
             parameter.requires_grad_(False)
         return past
@@ -111,21 +107,31 @@ class SeatModel:
         """Give back what a snapshot holds outside itself; here nothing."""
 
     @property
-    def temperature(self) -> float:
-        """Of free text: this seat speaks, and is trained, at it."""
-        return 1 / float(self.choice_scale[0])
+    def trained(self) -> PeftModel:
+        """The model as peft wraps it."""
+        assert self.peft is not None, "add_adapter comes first"
+        return self.peft
 
     def trainable(self) -> list[torch.nn.Parameter]:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def adapter_state(self) -> dict[str, Tensor]:
         """The adapter's tensors by name, copies on the CPU."""
-        state = get_peft_model_state_dict(self.peft, adapter_name=self.adapter, save_embedding_layers=False)
-        return {name: t.detach().cpu().clone() for name, t in state.items()}
+        return {name: t.detach().cpu().clone() for name, t in state_of(self.trained, self.adapter).items()}
 
-    def load_adapter_state(self, state: dict[str, Tensor]) -> None:
-        require_state(state, self.adapter_state())
-        set_peft_model_state_dict(self.peft, state, adapter_name=self.adapter)
+    def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
+        set_state(self.trained, self.adapter, state)
+
+    # -- what it computes ---------------------------------------------------------------------------------------------
+
+    @property
+    def temperature(self) -> float:
+        """Of free text: this seat speaks, and is trained, at it."""
+        return 1 / float(self.choice_scale[0])
+
+    def read(self, model: PreTrainedModel, ids: Int[Tensor, "b t"], **options: Any) -> Float[Tensor, "b t d"]:
+        """Last hidden states of ``model``: this seat's own, or the one that speaks for it."""
+        return model.model(input_ids=ids.to(self.device), **options).last_hidden_state
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
         """Logits of the next token, sharpened, minus infinity outside the allowed set."""
@@ -144,10 +150,9 @@ class SeatModel:
 
     def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
         """The hidden state that predicts each generated token."""
-        place = self.device
-        mask = None if batch.attention.all() else batch.attention.long().to(place)
-        hidden = self.model.model(input_ids=batch.ids.to(place), attention_mask=mask, use_cache=False).last_hidden_state
-        return hidden[batch.row.to(place), batch.column.to(place) - 1]
+        mask = None if batch.attention.all() else batch.attention.long().to(self.device)
+        hidden = self.read(self.model, batch.ids, attention_mask=mask, use_cache=False)
+        return hidden[batch.row.to(self.device), batch.column.to(self.device) - 1]
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
@@ -161,10 +166,9 @@ class SeatModel:
             return self.model
         if self._merged is None:
             self._merged = share_weights(self.base)
-        for name, layer in self.model.named_modules():
-            if isinstance(layer, LoraLayer):
-                weight = layer.get_base_layer().weight + layer.get_delta_weight("default")
-                self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+        for name, layer in lora_layers(self.model):
+            weight = layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
+            self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
         return self._merged
 
     def session(self, rows: int) -> Session:
@@ -184,14 +188,20 @@ def entropy(log_all: Float[Tensor, "n v"]) -> Float[Tensor, " n"]:
 
 
 class Session:
-    """A batch of growing dialogues under one model, with the key-value cache kept across turns."""
+    """A batch of growing dialogues under one seat, as the seat is when the session begins.
 
-    def __init__(self, seat: SeatModel, rows: int):
-        self.seat = seat
+    With ``cached`` the keys and values of what was read are kept across turns; without, everything is read anew
+    whenever a dialogue grows, which is slower, and right with any forward pass.
+    """
+
+    def __init__(self, seat: SeatModel, rows: int, cached: bool = True):
+        self.seat, self.cached = seat, cached
         self.model = seat.speaking_model()
         self.cache = DynamicCache(config=seat.model.config)
         self.attention = torch.zeros(rows, 0, dtype=torch.long)
         self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
+        self._ids: list[list[int]] = [[] for _ in range(rows)]
+        """all that each row has read, where nothing else keeps it"""
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:
@@ -200,23 +210,23 @@ class Session:
         Rows may differ in length, or get nothing: padding is masked and takes no position.
         """
         place = self.seat.device
+        if not self.cached:
+            pieces = self._ids = [old + new for old, new in zip(self._ids, pieces, strict=True)]
+            self.cache, self.attention = None, self.attention[:, :0]
         lengths = torch.tensor([len(p) for p in pieces])
         width = int(lengths.max())
-        if int(lengths.min()) == width:
-            ids, real = torch.tensor(pieces), torch.ones(len(pieces), width, dtype=torch.long)
-        else:
-            ids = torch.tensor([p + [0] * (width - len(p)) for p in pieces])
-            real = (torch.arange(width)[None] < lengths[:, None]).long()
+        ids = torch.tensor([p + [0] * (width - len(p)) for p in pieces])
+        real = (torch.arange(width)[None] < lengths[:, None]).long()
         position = self.attention.sum(1, keepdim=True) + torch.arange(width)[None]
         self.attention = torch.cat([self.attention, real], dim=1)
-        whole = bool(self.attention.all())
-        output = self.model.model(
-            input_ids=ids.to(place),
-            attention_mask=None if whole else self.attention.to(place),
+        output = self.seat.read(
+            self.model,
+            ids,
+            attention_mask=None if self.attention.all() else self.attention.to(place),
             position_ids=position.to(place),
             past_key_values=self.cache,
-            use_cache=True,
-        ).last_hidden_state
+            use_cache=self.cached,
+        )
         newest = output[torch.arange(len(pieces)), (lengths - 1).clamp_min(0)]
         if not self.hidden.shape[1] or bool((lengths > 0).all()):
             self.hidden = newest  # a row that has read nothing yet predicts nothing, and nobody asks it
@@ -229,7 +239,6 @@ class Session:
     ) -> Float[np.ndarray, "r v"]:
         """Distribution of the next token of each of ``rows`` (by default all), in float64."""
         hidden = self.hidden if rows is None or len(rows) == len(self.hidden) else self.hidden[torch.from_numpy(rows)]
-        sets = torch.full((len(hidden),), choice)
         raw = self.model.lm_head(hidden).float()
         scale = float(self.seat.choice_scale[choice]) if sharpness is None else sharpness
-        return (raw * scale + self.seat.choice_bias[sets].to(raw.device)).double().softmax(-1).cpu().numpy()
+        return (raw * scale + self.seat.choice_bias[choice].to(raw.device)).double().softmax(-1).cpu().numpy()

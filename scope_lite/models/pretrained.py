@@ -15,22 +15,16 @@ import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock
 
 from scope_lite.models.adapters import adapter_fingerprint, split_adapter, with_adapter
-from scope_lite.models.folders import (
-    load_weights,
-    quiet_transformers,
-    read_model,
-    read_tokenizer,
-    require_computing,
-)
+from scope_lite.models.folders import load_weights, quiet_transformers, read_model, read_tokenizer, require_computing
 from scope_lite.store.contents import EMBEDDED as SMOLLM2
 from scope_lite.store.contents import folder_fingerprint
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.files import plain_disk_errors, replacing
+from scope_lite.store.files import plain_disk_errors, read_object, replacing
 from scope_lite.store.paths import CONVERSION_NOTE, cache_folder, expanded, value_in
 
 if TYPE_CHECKING:
@@ -163,16 +157,14 @@ def pick_format(device: torch.device, asked: str = "auto") -> str:
 def native_format(device: torch.device) -> str:
     """Choose the number format by a rule: "bfloat16" where the hardware computes in it, else "float32".
 
-    Without bf16 units a CPU widens every number before it multiplies, and is several times slower than in fp32; with
-    AMX or AVX512-bf16 it is about twice as fast. The rule looks at CPU flags, so that the same machine always gives the
-    same numbers; a race between the two would not.
+    Without bf16 units a CPU is several times slower in bf16 than in fp32; with AMX or AVX512-bf16 it is about twice as
+    fast. The rule looks at CPU flags, so that the same machine always gives the same numbers; a race would not.
     """
     import torch
 
-    if device.type != "cpu":
-        return "bfloat16"
     flags = torch.cpu.get_capabilities()
-    return "bfloat16" if flags.get("amx_bf16") or flags.get("avx512_bf16") else "float32"
+    native = device.type != "cpu" or flags.get("amx_bf16") or flags.get("avx512_bf16")
+    return "bfloat16" if native else "float32"
 
 
 def embedded_gguf() -> Path:
@@ -204,28 +196,24 @@ def _converted_smollm2() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(str(target) + ".lock"):
             if not _is_complete(target, gguf):
-                _convert(gguf, target)
+                with replacing(target) as beside:
+                    _dequantise(gguf, beside)
+                    note = json.dumps(_sizes(beside, gguf))
+                    (beside / CONVERSION_NOTE).write_text(note, encoding="utf-8")
     return target
 
 
+def _sizes(folder: Path, gguf: Path) -> dict[str, Any]:
+    """What tells a whole conversion from a damaged one: the size of its source and of all of its files, in bytes."""
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != CONVERSION_NOTE}
+    return {"gguf_bytes": gguf.stat().st_size, "files": sizes}
+
+
 def _is_complete(target: Path, gguf: Path) -> bool:
-    """Whether ``target`` came from this GGUF file and every file still has the size that it was written with."""
     try:
-        manifest = json.loads((target / CONVERSION_NOTE).read_text(encoding="utf-8"))
-        return manifest["gguf_bytes"] == gguf.stat().st_size and all(
-            (target / name).stat().st_size == size for name, size in manifest["files"].items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return read_object(target / CONVERSION_NOTE, {}) == _sizes(target, gguf)
+    except (OSError, ValueError):
         return False
-
-
-def _convert(gguf: Path, target: Path) -> None:
-    """Dequantise into a folder beside ``target``, which takes its place when it is whole; we hold the lock."""
-    with replacing(target) as beside:
-        _dequantise(gguf, beside)
-        sizes = {path.name: path.stat().st_size for path in beside.iterdir()}
-        note = json.dumps({"gguf_bytes": gguf.stat().st_size, "files": sizes})
-        (beside / CONVERSION_NOTE).write_text(note, encoding="utf-8")
 
 
 def _dequantise(gguf: Path, folder: Path) -> None:

@@ -15,32 +15,34 @@ Unsloth wants to be imported before transformers; ``import unsloth`` first in a 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float, Int
-from peft import LoraConfig
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from scope_lite.models.adapters import split_adapter
-from scope_lite.models.folders import check_files, read_config, require_finite, require_whole
+from scope_lite.models.adapters import kinds_of, lora_matrices, require_trained, split_adapter
+from scope_lite.models.folders import check_files, read_config, reading, require_finite, require_weights
 from scope_lite.models.hf import SeatModel, Session
-from scope_lite.models.lora import kinds_of, lora_matrices, require_trained
 from scope_lite.models.pretrained import LoadedModel, find_model, pick_device, pick_format
-from scope_lite.models.records import TokenBatch
 from scope_lite.store.contents import folder_fingerprint
-from scope_lite.store.errors import ScopeError, first_line
+from scope_lite.store.errors import ScopeError
+
+if TYPE_CHECKING:
+    from peft import PeftModel
 
 INSTALL = "pip install -r requirements-gpu.lock on a machine with a GPU, or make unsloth-cpu for its slow CPU build"
 FIRST = "default"
 """what Unsloth calls the first adapter of a model"""
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3, torch.float16: 0.1}
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.3}
 """largest difference, in nats, that the same token's log probability may show between two ways to compute it; in 16
-bits, kernels of different shapes round differently (up to .3 nats in bf16)"""
+bits, kernels of different shapes round differently"""
 ALIKE = 0.05
 """the same between two batches of one shape: they are computed alike, so that in 16 bits, too, there is next to none"""
 PROBE = ([3, 5, 8, 13, 21, 34, 55], [4, 7, 11])
@@ -80,66 +82,55 @@ class UnslothBase:
         self.four_bit, self.dtype = four_bit, getattr(torch, pick_format(self.device, number_format))
         if split_adapter(model)[1] is not None:
             raise ScopeError(f"Unsloth trains on a plain base, and {str(model)!r} has an adapter: name its base")
-        self.folder = folder = find_model(model)
-        config = read_config(folder)
-        names, limit = check_files(folder, config), config.max_position_embeddings
+        self.folder = find_model(model)
+        config = read_config(self.folder)
+        names, limit = check_files(self.folder, config), config.max_position_embeddings
         self.max_length = min(max_length or limit, limit)
-        try:
-            self.peft, self.tokenizer = FastLanguageModel.from_pretrained(
-                str(folder),
+        self.fast = FastLanguageModel
+        with reading(f"Unsloth cannot load {self.folder}"):
+            self.lm, self.tokenizer = self.fast.from_pretrained(
+                str(self.folder),
                 max_seq_length=self.max_length,
                 dtype=self.dtype,
                 load_in_4bit=four_bit,
                 trust_remote_code=False,
             )
-        except Exception as error:
-            raise ScopeError(f"Unsloth cannot load {folder}: {first_line(error)}") from error
-        require_whole(self.peft, names, folder)
-        require_finite(dict(self.peft.named_parameters()), f"the model in {folder}")
-        # the same model twice: with the adapters' switches (a plain model until the first adapter), and as transformers
-        # has it, whose linear layers hold the adapters
-        self.lm: PreTrainedModel = self.peft.eval().requires_grad_(False)
-        self.adapters: list[str] = []
+        parameters = dict(self.lm.named_parameters())
+        require_weights(self.folder, parameters.keys() - names, "lacks")  # its loader would not tell
+        require_finite(parameters, f"the model in {self.folder}")
+        self.lm.eval().requires_grad_(False)
+        self.peft: PeftModel | None = None
+        """the same model with the adapters' switches"""
         self.matrices: list[str] = []
         """the modules that adapters are put on"""
-        self._added = 0
+        self.cached = False
+        """whether this model's key-value cache gives what a whole forward pass gives"""
+        self._names = itertools.chain([FIRST], (f"adapter-{i}" for i in itertools.count(1)))
 
-    def add(self, name: str, rank: int, alpha: int, seed: int) -> None:
-        """A fresh trainable adapter; the first one is put in by Unsloth itself, the next ones by peft in its image.
+    def add(self, rank: int, alpha: int, seed: int) -> str:
+        """A fresh trainable adapter, by a name that was never used before.
 
-        ``name`` is :meth:`free_name`'s: Unsloth lets nobody choose the first one's.
+        The first one is put in by Unsloth itself, the next ones by peft in its image.
 
         Raises:
             ScopeError: more or less than the adapter would be trained.
         """
-        from unsloth import FastLanguageModel
-
+        name = next(self._names)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            if not self.adapters:
+            if self.peft is None:
                 self.matrices = lora_matrices(self.lm, rank)
-                self.peft = FastLanguageModel.get_peft_model(
+                self.peft = self.fast.get_peft_model(
                     self.lm, r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none",
                     target_modules=kinds_of(self.matrices), use_gradient_checkpointing="unsloth", random_state=seed,
                 )  # fmt: skip
                 self.lm = self.peft.get_base_model()
             else:
-                like = self.peft.peft_config[FIRST]
-                config = LoraConfig(
-                    r=rank, lora_alpha=alpha, lora_dropout=0.0, bias="none",
-                    target_modules=like.target_modules, task_type=like.task_type,
-                )  # fmt: skip
-                self.peft.add_adapter(name, config)
-        self.adapters.append(name)
-        self._added += 1
+                shape = dataclasses.replace(self.peft.peft_config[FIRST], r=rank, lora_alpha=alpha)
+                self.peft.add_adapter(name, shape)
         self.peft.set_adapter(name)
         require_trained(self.lm, self.matrices, name)
-
-    def remove(self, name: str) -> None:
-        """Forget an adapter that nobody will use again; the first one stays, since Unsloth built the model on it."""
-        if name != FIRST:
-            self.peft.delete_adapter(name)
-            self.adapters.remove(name)
+        return name
 
     def loaded(self) -> LoadedModel:
         """This base as ``pretrained.load_model`` would give it, without a second copy in memory."""
@@ -147,27 +138,16 @@ class UnslothBase:
         fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
         return LoadedModel(self.lm, self.tokenizer, self.folder.resolve().name, fingerprint)
 
-    def free_name(self) -> str:
-        """Of the next adapter; a name is never used twice."""
-        return f"adapter-{self._added}" if self.adapters else FIRST
-
     @contextlib.contextmanager
-    def use(self, name: str | None) -> Iterator[None]:
-        """Compute with this adapter (None: the base alone); it stays in place afterwards, for ``backward``."""
-        if name is not None:
+    def use(self, name: str) -> Iterator[None]:
+        """Compute with this adapter ("": the base alone); it stays in place afterwards, for ``backward``."""
+        if self.peft is not None and name:
             self.peft.set_adapter(name)
-            yield
-        elif self.adapters:
-            with self.peft.disable_adapter():
-                yield
-        else:
+        with self.peft.disable_adapter() if self.peft is not None and not name else contextlib.nullcontext():
             yield
 
-    def hidden(self, ids: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
-        """Last hidden states of right-padded rows.
-
-        No mask is given: under a causal model no real token sees the padding on its right, and Unsloth's kernels drop
-        a mask in training anyway. Layers are checkpointed only while gradients are wanted.
+    def hidden(self, ids: Int[Tensor, "b t"], **options: Any) -> Float[Tensor, "b t d"]:
+        """Last hidden states, in the head's number format; layers are checkpointed only while gradients are wanted.
 
         Raises:
             ScopeError: a row is longer than ``max_length``.
@@ -177,15 +157,10 @@ class UnslothBase:
                 f"a transcript of {ids.shape[1]} tokens is over the {self.max_length} that Unsloth was set up for: set "
                 "text.context to the tokens that a transcript may hold"
             )
-        self.peft.train(torch.is_grad_enabled())
-        with self.precision():
-            return self.lm.get_decoder()(input_ids=ids.to(self.device), use_cache=False).last_hidden_state
-
-    def precision(self) -> Any:
-        """On a GPU the fp32 adapters meet 16-bit activations, which Unsloth's kernels expect under autocast."""
-        if self.device.type == "cpu":
-            return contextlib.nullcontext()
-        return torch.autocast(self.device.type, self.dtype)
+        self.lm.train(torch.is_grad_enabled())
+        # on a GPU the fp32 adapters meet 16-bit activations, which Unsloth's kernels expect under autocast
+        with torch.autocast(self.device.type, self.dtype, enabled=self.device.type != "cpu"):
+            return self.lm.get_decoder()(input_ids=ids.to(self.device), **options).last_hidden_state.to(self.dtype)
 
 
 class UnslothSeat(SeatModel):
@@ -195,22 +170,20 @@ class UnslothSeat(SeatModel):
     loss is computed; gradients find their way back.
     """
 
+    adapter = ""
+
     def __init__(self, base: UnslothBase, sharpness: float = 1.0):
         super().__init__(base.lm, base.tokenizer, sharpness=sharpness)
         self.unsloth = base
-        self.adapter = None
-        self.cached = False
-        """whether this model's key-value cache gives what a whole forward pass gives"""
 
     def reference(self) -> UnslothSeat:
         """The base without any adapter; a past self is one more adapter on it."""
-        bare = UnslothSeat(self.unsloth, self.sharpness)
-        bare.cached = self.cached
-        return bare
+        return UnslothSeat(self.unsloth, self.sharpness)
 
     def release(self) -> None:
-        if self.adapter:
-            self.unsloth.remove(self.adapter)
+        """Forget an adapter that nobody will use again; the first one stays, since Unsloth built the model on it."""
+        if self.adapter not in ("", FIRST):
+            self.trained.delete_adapter(self.adapter)
 
     def add_adapter(self, rank: int, alpha: int, seed: int) -> None:
         """Give this seat an adapter of its own on the shared base, and measure what cannot be taken on trust.
@@ -221,30 +194,33 @@ class UnslothSeat(SeatModel):
         self.check()
 
     def _attach(self, rank: int, alpha: int, seed: int) -> None:
-        self.adapter = self.unsloth.free_name()
-        self.unsloth.add(self.adapter, rank, alpha, seed)
+        self.adapter = self.unsloth.add(rank, alpha, seed)
         self.model, self.peft = self.unsloth.lm, self.unsloth.peft
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters of this seat's adapter, in the order of the model."""
-        return [p for name, p in self.unsloth.peft.named_parameters() if f".{self.adapter}." in name]
+        return [p for name, p in self.trained.named_parameters() if f".{self.adapter}." in name]
 
     def logits(self, hidden: Float[Tensor, "n d"], choice: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
-        """Logits of the next token, sharpened; text knows no sets of allowed tokens."""
-        with self.unsloth.precision():
-            return self.unsloth.lm.get_output_embeddings()(hidden).float() / self.temperature
+        """Logits of the next token, sharpened; text knows no sets of allowed tokens, which would take a copy."""
+        return self.unsloth.lm.get_output_embeddings()(hidden).float() / self.temperature
 
-    def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """As ``SeatModel.hidden_before``, with this seat's adapter."""
-        place = self.unsloth.device
+    def read(self, model: PreTrainedModel, ids: Int[Tensor, "b t"], **options: Any) -> Float[Tensor, "b t d"]:
+        """Last hidden states of right-padded rows, with this seat's adapter, whichever seat computed before.
+
+        No mask is given without a cache: under a causal model no real token sees the padding on its right, and
+        Unsloth's kernels drop a mask in training anyway.
+        """
+        if not options.get("use_cache"):
+            options = {"use_cache": False}
         with self.unsloth.use(self.adapter):
-            return self.unsloth.hidden(batch.ids)[batch.row.to(place), batch.column.to(place) - 1]
+            return self.unsloth.hidden(ids, **options)
 
     def speaking_model(self) -> PreTrainedModel:
         return self.unsloth.lm
 
     def session(self, rows: int) -> Session:
-        return CachedSession(self, rows) if self.cached else RereadSession(self, rows)
+        return Session(self, rows, self.unsloth.cached)
 
     @torch.no_grad()
     def check(self) -> None:
@@ -257,86 +233,40 @@ class UnslothSeat(SeatModel):
         Raises:
             ScopeError: padding changes a row's log probabilities.
         """
-        before = self.adapter_state()
+        before, allowed = self.adapter_state(), TOLERANCE[self.unsloth.dtype]
         noise = torch.Generator().manual_seed(0)
         self.load_adapter_state({n: t + 0.02 * torch.randn(t.shape, generator=noise) for n, t in before.items()})
         try:
-            vocabulary = self.model.config.vocab_size
-            long, short = ([i % vocabulary for i in row] for row in PROBE)
-            together = RereadSession(self, 2)
-            together.append([long, short])
-            alone = RereadSession(self, 1)
-            alone.append([short])
-            gap, allowed = _difference(self, together.hidden[1:], alone.hidden), TOLERANCE[self.unsloth.dtype]
-            with self.unsloth.use(self.adapter):
-                filled = self.unsloth.hidden(torch.tensor([long, short + long[len(short) :]]))[1:, len(short) - 1]
-            stray = _difference(self, together.hidden[1:], filled.to(self.unsloth.dtype))
+            long, short = ([i % self.model.config.vocab_size for i in row] for row in PROBE)
+            together = self._hidden([long, short])
+            gap = self._difference(together[1:], self._hidden([short]))
+            filled = self.read(self.model, torch.tensor([long, short + long[len(short) :]]))[1:, len(short) - 1]
+            stray = self._difference(together[1:], filled)
             if not (gap <= allowed and stray <= min(ALIKE, allowed)):
                 raise ScopeError(
                     f"Unsloth's forward pass of this model is wrong for padded rows (by {max(gap, stray):.3g} nats): "
                     "set text.training_engine to hf"
                 )
-            self.cached = self._cache_agrees(long, together.hidden[:1])
+            self.unsloth.cached = False
+            with contextlib.suppress(Exception):  # fused kernels may know no cache of transformers' kind
+                kept = self._hidden([long[:4]], [long[4:]], cached=True)
+                self.unsloth.cached = self._difference(kept, together[:1]) <= allowed
         finally:
             self.load_adapter_state(before)
 
-    def _cache_agrees(self, row: list[int], whole: Float[Tensor, "1 d"]) -> bool:
-        session = CachedSession(self, 1)
-        try:
-            session.append([row[:4]])
-            session.append([row[4:]])
-        except Exception:
-            # fused kernels may know no cache of transformers' kind, each in its own way
-            return False
-        return _difference(self, session.hidden, whole) <= TOLERANCE[self.unsloth.dtype]
+    def _hidden(self, *pieces: list[list[int]], cached: bool = False) -> Float[Tensor, "n d"]:
+        """What a session knows when it has read some pieces of rows, one after the other."""
+        session = Session(self, len(pieces[0]), cached)
+        for piece in pieces:
+            session.append(piece)
+        return session.hidden
 
+    def _difference(self, a: Float[Tensor, "n d"], b: Float[Tensor, "n d"]) -> float:
+        """Largest difference of log probability (nats) between two hidden states of the same places.
 
-class RereadSession(Session):
-    """Growing dialogues that are read anew whenever they grow: slower, and right with any forward pass."""
-
-    seat: UnslothSeat
-
-    def __init__(self, seat: UnslothSeat, rows: int):
-        super().__init__(seat, rows)
-        self.read: list[list[int]] = [[] for _ in range(rows)]
-
-    @torch.no_grad()
-    def append(self, pieces: list[list[int]]) -> None:
-        """Feed each row its new tokens; only rows that got some are read again."""
-        self.read = [old + new for old, new in zip(self.read, pieces, strict=True)]
-        rows = [i for i, new in enumerate(pieces) if new]
-        lengths = torch.tensor([len(self.read[i]) for i in rows])
-        width = int(lengths.max())
-        ids = torch.tensor([self.read[i] + [0] * (width - len(self.read[i])) for i in rows])
-        unsloth = self.seat.unsloth
-        with unsloth.use(self.seat.adapter):
-            output = unsloth.hidden(ids)
-        newest = output[torch.arange(len(rows)), lengths - 1].to(unsloth.dtype)  # the head's
-        if self.hidden.shape[1] == 0:
-            self.hidden = newest.new_zeros(len(pieces), newest.shape[1])
-        self.hidden = self.hidden.index_copy(0, torch.tensor(rows, device=newest.device), newest)
-
-
-class CachedSession(Session):
-    """A ``Session`` that computes with its seat's adapter, whichever seat spoke before."""
-
-    seat: UnslothSeat
-
-    @torch.no_grad()
-    def append(self, pieces: list[list[int]]) -> None:
-        unsloth = self.seat.unsloth
-        unsloth.peft.eval()
-        with unsloth.use(self.seat.adapter), unsloth.precision():
-            super().append(pieces)
-        self.hidden = self.hidden.to(unsloth.dtype)  # the head's
-
-
-def _difference(seat: UnslothSeat, a: Float[Tensor, "n d"], b: Float[Tensor, "n d"]) -> float:
-    """Largest difference of log probability (nats) between two hidden states of the same places.
-
-    Over the tokens within 5 nats of the likeliest: what is never drawn may differ.
-    """
-    none = torch.zeros(len(a), dtype=torch.long)
-    first, second = (seat.logits(h, none).log_softmax(-1) for h in (a, b))
-    likely = first > first.amax(-1, keepdim=True) - 5
-    return float((first - second).abs()[likely].max())
+        Over the tokens within 5 nats of the likeliest: what is never drawn may differ.
+        """
+        none = torch.zeros(len(a), dtype=torch.long)
+        first, second = (self.logits(h, none).log_softmax(-1) for h in (a, b))
+        likely = first > first.amax(-1, keepdim=True) - 5
+        return float((first - second).abs()[likely].max())

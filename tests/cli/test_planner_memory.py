@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from scope_lite.cli.planner import from_config, shape_of
 from scope_lite.cli.planner.shapes import KNOWN, NF4_BYTES
+from scope_lite.models.adapters import LORA_TARGETS
 from scope_lite.models.hf import SeatModel
-from scope_lite.models.lora import LORA_TARGETS
 from scope_lite.models.records import Transcript, collate
 from tests.standins.planner_models import CONFIGS, RANK, ROWS, TOKENS, adapted, ids, made, tiny
 

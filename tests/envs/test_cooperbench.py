@@ -96,7 +96,7 @@ def test_two_agents_work_in_their_own_checkouts_and_the_loop_pays_the_merge(task
     """The right changes on both seats, by commands and as a patch, earn 1; where one hands in nothing, 0."""
     doubled = "```bash\nsed -i 's/return x/return 2 * x/' shop.py && git diff --stat\n```"
     submit, named = "I am done:\n```diff\n```", f"```diff\n{shop(BIG)}```"
-    gold, lazy = (PairEpisode(task, lambda task, patches: judged(task, *patches), suite=PLAIN) for _ in range(2))
+    gold, lazy = (PairEpisode(task, lambda task, patches: judged(task, *patches)) for _ in range(2))
     policy = WrittenSeat([["Price is mine.", doubled, submit], [doubled, submit]])
     rollouts = run_dialogues(
         [gold, lazy], policy, WrittenSeat([["Good.", named], [submit]]), RowKeys.grid(0, 0, 1, 2), ["gold", "lazy"]

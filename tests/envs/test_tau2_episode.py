@@ -12,7 +12,7 @@ from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.envs.tau2.tools import ToolCall, ToolOutput, shown
 from scope_lite.method.dialogue import WrittenSeat, run_dialogues
 from scope_lite.models.rng import RowKeys
-from tests.standins.tau2_shop import LOOK_UP, episode
+from tests.standins.tau2_shop import LOOK_UP, episode, written
 
 
 def play(agents: Sequence[Sequence[str]], users: Sequence[Sequence[str]], **options: Any) -> tuple[list, list]:
@@ -57,8 +57,8 @@ def test_the_user_ends_it_with_each_sign_and_the_agent_with_none(sign: str) -> N
 def test_bad_calls_are_answered_and_are_no_part_of_what_is_judged() -> None:
     judged: list[Sequence[Event]] = []
     one = episode(judge=lambda events: judged.append(events) or 0.0)
-    power = ToolCall("calculate", {"expression": "9**9**9"}).as_message()
-    unknown = ToolCall("fly", {}).as_message()
+    power = written(ToolCall("calculate", {"expression": "9**9**9"}))
+    unknown = written(ToolCall("fly", {}))
     for message in ["Hi", '{"name": 1}', power, unknown, "Sorry", "###STOP###"]:
         one.take(message)
     errors = one.replies[1:4]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from scope_lite.envs.tau2.prompt import GREETING, agent_system, user_system
 from scope_lite.envs.tau2.tools import CallError, ToolCall, parse_call, refusal, shown, without_marks
-from tests.standins.tau2_shop import LOOK_UP, SCHEMAS, Shop
+from tests.standins.tau2_shop import LOOK_UP, SCHEMAS, Shop, written
 
 # -- the parser --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "written",
+    "message",
     [
         '{"name": "look_up", "arguments": {"order": "#1"}}',
         '  {"arguments": {"order": "#1"}, "name": "look_up"}\n',
@@ -26,8 +26,8 @@ from tests.standins.tau2_shop import LOOK_UP, SCHEMAS, Shop
         '<tool_call>\n```json\n{"name": "look_up", "arguments": {"order": "#1"}}\n```\n</tool_call>',
     ],
 )
-def test_a_call_may_be_bare_tagged_or_fenced(written: str) -> None:
-    assert parse_call(written) == ToolCall("look_up", {"order": "#1"})
+def test_a_call_may_be_bare_tagged_or_fenced(message: str) -> None:
+    assert parse_call(message) == ToolCall("look_up", {"order": "#1"})
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_other_messages_are_speech(said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "why"),
+    ("message", "why"),
     [
         ("Let me look. " + LOOK_UP, "nothing else"),
         (LOOK_UP + LOOK_UP, "JSON|nothing else"),
@@ -56,9 +56,9 @@ def test_other_messages_are_speech(said: str) -> None:
         ('{"name": "look_up", "arguments": {"a": ' + "[" * 100_000 + "]" * 100_000 + "}}", "not valid JSON"),
     ],
 )
-def test_what_is_meant_as_a_call_and_is_none_says_why(written: str, why: str) -> None:
+def test_what_is_meant_as_a_call_and_is_none_says_why(message: str, why: str) -> None:
     with pytest.raises(CallError, match=why):
-        parse_call(written)
+        parse_call(message)
 
 
 JSON = st.recursive(
@@ -71,7 +71,7 @@ JSON = st.recursive(
 @given(st.text(max_size=12), st.dictionaries(st.text(max_size=6), JSON, max_size=4))
 @settings(max_examples=100)
 def test_a_written_call_is_read_back(name: str, arguments: dict[str, Any]) -> None:
-    assert parse_call(ToolCall(name, arguments).as_message()) == ToolCall(name, arguments)
+    assert parse_call(written(ToolCall(name, arguments))) == ToolCall(name, arguments)
 
 
 @pytest.mark.parametrize(

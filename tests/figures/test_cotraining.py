@@ -9,7 +9,8 @@ from scope_lite.experiments import frozen_table
 from scope_lite.experiments.definitions import EXPERIMENTS, with_axes
 from scope_lite.figures import cotraining as figures
 from scope_lite.figures.cotraining import EXPLOIT, MOVED, add_mode, last_rows
-from scope_lite.figures.training import draw_curves, draw_doses
+from scope_lite.figures.style import doses as draw_doses
+from scope_lite.figures.training import draw_curves
 
 KINDS = tuple(figures.KIND_COLOURS)
 STEPS = (0, 5, 10)
@@ -100,7 +101,7 @@ def test_curves_have_a_line_a_kind_and_a_scale_that_the_interval_of_few_seeds_ca
     fig = figures.curves(at_four, (figures.EPSILON, MOVED, figures.VARIANCE), figures.KIND_COLOURS, by="kind")
     assert {text.get_text() for text in fig.legends[0].get_texts()} == set(KINDS)
     assert fig.axes[0].get_ylim()[1] < 1.1 * at_four[figures.EPSILON].max()
-    assert [ax.get_title(loc="left") for ax in fig.axes][1] == figures.NAMES[MOVED]
+    assert [ax.get_title(loc="left") for ax in fig.axes][1] == figures.named(MOVED)
     moves = figures.simulator_over_steps(phases, gammas=(2.0, 4.0))
     assert {text.get_text() for text in moves.legends[0].get_texts()} == set(KINDS)
 

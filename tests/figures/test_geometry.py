@@ -8,7 +8,7 @@ import pytest
 
 from scope_lite.cli.planner import GIB
 from scope_lite.figures.gallery import GALLERY, rows_of
-from scope_lite.figures.planner import memory_bars
+from scope_lite.figures.schematic import memory_bars
 from scope_lite.figures.style import use_style
 from scope_lite.store.paths import RESULTS
 from tests.standins.geometry import problems

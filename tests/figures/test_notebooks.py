@@ -12,8 +12,7 @@ import pytest
 
 import scope_lite.figures.notebook
 from scope_lite.envs.nano import get_world
-from scope_lite.figures import sidecar
-from scope_lite.figures.gallery import GALLERY
+from scope_lite.figures.gallery import GALLERY, tells_of
 from scope_lite.figures.tables import PAPER_TABLES, read_tables
 from scope_lite.store.paths import HOME, RESULTS
 from tests.standins.geometry import problems
@@ -148,7 +147,7 @@ def test_a_notebook_and_its_solutions_run_from_top_to_bottom(stem, tmp_path, mon
     pictures = [tmp_path / "figures" / f"{entry.name}.png" for entry in GALLERY]
     pictures = [picture for picture in pictures if picture.exists()]
     if stem in DRAWS_THE_GALLERY:  # by the function that `scope-lite figures` calls: it writes what it drew from, too
-        assert len(pictures) >= 2 and all(map(sidecar.tells_of, pictures))
+        assert len(pictures) >= 2 and all(map(tells_of, pictures))
 
 
 def test_every_notebook_that_draws_is_looked_at():

@@ -44,7 +44,7 @@ def test_a_mark_is_dashed_labelled_as_the_papers_and_only_where_the_axis_has_its
     assert ax.lines[0].get_linestyle() == "--" and list(ax.lines[0].get_xdata()) == [2, 2]
     assert "the paper's" in ax.texts[0].get_text() and "other models" in ax.texts[0].get_text()
     with pytest.raises(KeyError):
-        paper.mark_paper_value(ax, "regret")
+        paper.mark_paper_value(ax, "regret", {})
 
 
 def test_figure_17_marks_the_papers_k_and_our_runs_stay_as_they_are():
@@ -54,7 +54,7 @@ def test_figure_17_marks_the_papers_k_and_our_runs_stay_as_they_are():
     levels = [float(t.get_text()) for t in pay.get_xticklabels()]
     (mark,) = [line for line in pay.lines if line.get_linestyle() == "--"]
     assert levels[int(mark.get_xdata()[0])] == 5
-    assert pay.get_legend_handles_labels()[1] == [cotraining.LABELS[c] for c in (cotraining.UNSEEN, cotraining.REAL)]
+    assert pay.get_legend_handles_labels()[1] == [cotraining.named(c) for c in (cotraining.UNSEEN, cotraining.REAL)]
 
 
 def test_the_page_lists_them_apart_from_ours(tmp_path):

@@ -6,7 +6,7 @@ import json
 import pandas as pd
 import pytest
 
-from scope_lite.figures import gallery, sidecar
+from scope_lite.figures import gallery
 from scope_lite.store.paths import RESULTS
 
 
@@ -25,7 +25,7 @@ def files(tmp_path):
 
 def test_a_sidecar_says_what_a_figure_was_drawn_from(files):
     table, picture = files
-    told = sidecar.describe("4", [table], small_table(3), [picture], "95 % t-interval over seeds")
+    told = gallery.describe("4", [table], small_table(3), [picture], "95 % t-interval over seeds")
     assert told["tables"] == {"methods.csv": hashlib.sha256(b"table").hexdigest()}
     assert told["worlds"] == ["persuasion", "retail"] and told["seeds"] == {"persuasion": 2, "retail": 1}
     assert told["runs"] == ["run-0", "run-1", "run-2"] and told["scale"] == "nano"
@@ -34,22 +34,23 @@ def test_a_sidecar_says_what_a_figure_was_drawn_from(files):
 
 def test_many_runs_are_told_by_number_and_hash_in_whatever_order_they_stand(files):
     table, picture = files
-    rows = small_table(sidecar.MAX_RUNS + 1)
-    told = sidecar.describe("4", [table], rows, [picture], "")["runs"]
+    rows = small_table(gallery.MAX_RUNS + 1)
+    told = gallery.describe("4", [table], rows, [picture], "")["runs"]
     assert told["count"] == 41
-    assert told == sidecar.describe("4", [table], rows.iloc[::-1], [picture], "")["runs"]
-    assert told["sha256"] != sidecar.describe("4", [table], rows.replace("run-0", "x"), [picture], "")["runs"]["sha256"]
+    assert told == gallery.describe("4", [table], rows.iloc[::-1], [picture], "")["runs"]
+    assert told["sha256"] != gallery.describe("4", [table], rows.replace("run-0", "x"), [picture], "")["runs"]["sha256"]
 
 
 def test_a_sidecar_tells_only_of_its_own_picture(files):
     table, picture = files
-    assert not sidecar.tells_of(picture), "there is none yet"
-    sidecar.write(picture.with_suffix(".json"), sidecar.describe("4", [table], small_table(2), [picture], ""))
-    assert sidecar.tells_of(picture)
+    assert not gallery.tells_of(picture), "there is none yet"
+    told = json.dumps(gallery.describe("4", [table], small_table(2), [picture], ""))
+    picture.with_suffix(".json").write_text(told, encoding="utf-8")
+    assert gallery.tells_of(picture)
     picture.write_bytes(b"drawn by a notebook from other runs")
-    assert not sidecar.tells_of(picture)
+    assert not gallery.tells_of(picture)
     picture.with_suffix(".json").write_text("{", encoding="utf-8")
-    assert not sidecar.tells_of(picture)
+    assert not gallery.tells_of(picture)
 
 
 def test_the_gallery_writes_a_sidecar_and_links_it(tmp_path):

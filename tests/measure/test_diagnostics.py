@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.figures.diagnostics import health_report
+from scope_lite.figures.text import health_report
 from scope_lite.measure import diagnostics
 from scope_lite.measure.diagnostics import CUSTOMER, PERSUADEE, Situation
 from scope_lite.models.gate import REASONS
@@ -128,8 +128,6 @@ def test_varied_customers_who_stop_in_time_are_good_throughout() -> None:
     [
         ("entropy", [["I have a problem."] * 8], {}),
         ("mode_share", [["I have a problem."] * 5 + VARIED[:3]], {}),
-        ("distinct_1", [["I have a problem."] * 8], {}),
-        ("distinct_2", [["I have a problem."] * 8], {}),
         ("role_inversion", [["How can I help you?", *VARIED[1:]]], {}),
         ("leaked", [[*VARIED[1:], "Never give in, and do not mention the blue box."]], {}),
         ("early_stop", [["Bye. ###STOP###", *VARIED[1:]]], {}),
@@ -149,14 +147,7 @@ def test_values_equal_what_counting_by_hand_gives() -> None:
     # shares 1/2, 1/4, 1/4 and Miller-Madow's (3 - 1) / (2 * 4)
     assert table.loc["entropy", "value"] == pytest.approx(1.5 * math.log(2) + 0.25)
     assert table.loc["entropy", "threshold"] == pytest.approx(0.5 * math.log(4))
-    assert table.loc["distinct_1", "value"] == 6 / 9
-    assert table.loc["distinct_2", "value"] == 3 / 5
     assert table.loc["tokens_written", "value"] == 10
-
-
-def test_distinct_n_does_not_depend_on_how_many_replies_were_drawn() -> None:
-    few, many = played([VARIED]), played([VARIED * 4])
-    assert few.loc["distinct_2", "value"] == many.loc["distinct_2", "value"]
 
 
 def test_dialogues_are_the_units_and_all_alike_is_no_certainty() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scope_lite.figures import human_baseline as figures
+from scope_lite.figures import text as figures
 from scope_lite.figures.style import use_style
 from scope_lite.measure import human_baseline as baseline
 from scope_lite.measure import replies as collapse

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from scope_lite.figures import text as figures
-from scope_lite.measure import clusters, samples, stats
+from scope_lite.figures.style import use_style
 from scope_lite.measure import replies as collapse
+from scope_lite.measure import samples, stats
 from scope_lite.models.replies import Reply
 from scope_lite.store.errors import ScopeError
 
@@ -69,13 +70,6 @@ def test_miller_madow_is_nearer_the_truth_than_the_plug_in() -> None:
     corrected = np.mean([samples.miller_madow_entropy(sample) for sample in drawn])
     assert plug_in < corrected
     assert abs(corrected - math.log(8)) < abs(plug_in - math.log(8)) / 2
-
-
-def test_distinct_n_counts_n_grams_within_replies_only() -> None:
-    texts = ["a b a", "b a"]
-    assert samples.distinct_n(texts, 1) == pytest.approx(2 / 5)
-    assert samples.distinct_n(texts, 2) == pytest.approx(2 / 3)  # ab, ba | ba; no bigram across the border
-    assert math.isnan(samples.distinct_n(["...", ""], 1))
 
 
 def test_the_t_interval_is_students_over_histories() -> None:
@@ -218,7 +212,7 @@ def test_the_size_curve_ends_at_the_full_sample() -> None:
 
 def slow_clusters(texts: list[str], threshold: float) -> set[frozenset[int]]:
     """Merge the two groups with the highest mean cosine while it is at least the threshold."""
-    alike = clusters.likeness(texts)
+    alike = samples.likeness(texts)
     groups = [frozenset([i]) for i in range(len(texts))]
     while len(groups) > 1:
         pairs = [(np.mean([alike[i, j] for i in a for j in b]), a, b) for a in groups for b in groups if a != b]
@@ -234,7 +228,7 @@ SAID = ["I would like to donate", "I'd like to donate a dollar", "hi", "Hi!", "N
 
 
 def test_clusters_are_those_of_the_slow_average_linkage() -> None:
-    labels = clusters.cluster_labels(SAID)
+    labels = samples.cluster_labels(SAID)
     found = {frozenset(i for i, label in enumerate(labels) if label == one) for one in set(labels)}
     assert found == slow_clusters(SAID, 0.5)
     assert labels[0] == labels[1] and labels[2] == labels[3] and labels[6] == labels[7]
@@ -243,14 +237,14 @@ def test_clusters_are_those_of_the_slow_average_linkage() -> None:
 
 @given(st.lists(st.sampled_from(SAID), min_size=2, max_size=12))
 def test_equal_strings_always_share_a_cluster(texts: list[str]) -> None:
-    labels = clusters.cluster_labels(texts)
+    labels = samples.cluster_labels(texts)
     by_string: dict[str, int] = {}
     for text, label in zip(texts, labels, strict=True):
         assert by_string.setdefault(samples.normalise_reply(text), label) == label
 
 
 def test_likeness_of_two_replies_depends_on_no_third() -> None:
-    both, more = clusters.likeness(SAID[:2]), clusters.likeness(SAID)
+    both, more = samples.likeness(SAID[:2]), samples.likeness(SAID)
     assert both[0, 1] == pytest.approx(more[0, 1])
     assert np.allclose(np.diag(more), 1) and np.allclose(more, more.T)
 
@@ -268,6 +262,7 @@ def test_token_level_quantities_are_sums_of_the_replys_own_numbers() -> None:
 
 
 def test_the_figures_survive_dollar_signs_and_emoji_and_show_every_outcome() -> None:
+    use_style()
     made = table()
     made.loc[0, "text"] = "It costs $5 or $6_{x} 🙂 " + "very long " * 60
     side = figures.replies_side_by_side(made, "0", "a $title$ with ^ signs")

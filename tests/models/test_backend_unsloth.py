@@ -26,7 +26,7 @@ from scope_lite.method.train import train
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import Rollout, Transcript, collate
 from scope_lite.models.rng import RowKeys
-from scope_lite.models.unsloth import CachedSession, RereadSession, UnslothBase, UnslothSeat
+from scope_lite.models.unsloth import UnslothBase, UnslothSeat
 from scope_lite.store import checkpoints
 from scope_lite.store.errors import ScopeError
 from tests.method.test_text_cotraining import rewards, words  # noqa: F401  (rewards is a fixture)
@@ -110,7 +110,7 @@ def gradients(model: SeatModel, transcripts: list[Transcript]) -> tuple[torch.Te
 
 def test_both_adapters_give_the_logprobs_and_gradients_of_transformers(base: UnslothBase, folder: Path) -> None:
     seats = [seated(UnslothSeat(base), seed) for seed in (1, 2)]
-    assert [seat.adapter for seat in seats] == base.adapters == ["default", "adapter-1"]
+    assert [seat.adapter for seat in seats] == list(base.peft.peft_config) == ["default", "adapter-1"]
     found = [gradients(seat, batch) for seat, batch in zip(seats, (POLICY, SIMULATOR), strict=True)]
     for seed, batch, (logprobs, grads) in zip((1, 2), (POLICY, SIMULATOR), found, strict=True):
         plain = seated(SeatModel(*load_base(folder)), seed)
@@ -165,8 +165,8 @@ def test_a_dialogue_is_sampled_as_with_transformers_by_either_session(base: Unsl
     told = []
     for seat, cached in ((plain, None), (ours, True), (ours, False)):
         if cached is not None:
-            ours.cached = cached
-            assert isinstance(ours.session(1), CachedSession if cached else RereadSession)
+            base.cached = cached
+            assert ours.session(1).cached == cached
         speaker = ModelSeat(seat, RowKeys.grid(0, 1, 1, 3), "policy", ["a", "bc", "def"], max_new_tokens=4)
         for turn in range(2):
             speaker.hear(["hi", None, "hello"] if turn else ["x", "yz", "w"])
@@ -210,19 +210,23 @@ def test_a_forward_pass_that_minds_padding_is_refused(
     assert base.loaded().number_format == number_format
     UnslothSeat(base).add_adapter(4, 8, seed=0)
     whole = UnslothBase.hidden
-    monkeypatch.setattr(UnslothBase, "hidden", lambda self, ids: whole(self, ids) + wrong * (ids == 0).any())
+    monkeypatch.setattr(UnslothBase, "hidden", lambda self, ids, **o: whole(self, ids, **o) + wrong * (ids == 0).any())
     with pytest.raises(ScopeError, match="wrong for padded rows"):
         UnslothSeat(base).add_adapter(4, 8, seed=0)
 
 
 def test_a_forward_pass_without_a_usable_cache_reads_again(base: UnslothBase, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Any, pieces: Any) -> None:
-        raise TypeError("'DynamicCache' object is not subscriptable")
+    whole = UnslothBase.hidden
 
-    monkeypatch.setattr(CachedSession, "append", broken)
+    def broken(self: Any, ids: Any, past_key_values: Any = None, **options: Any) -> Any:
+        if past_key_values is not None:
+            raise TypeError("'DynamicCache' object is not subscriptable")
+        return whole(self, ids, **options)
+
+    monkeypatch.setattr(UnslothBase, "hidden", broken)
     seat = UnslothSeat(base)
     seat.add_adapter(4, 8, seed=0)
-    assert not seat.cached and isinstance(seat.session(2), RereadSession)
+    assert not base.cached and not seat.session(2).cached
 
 
 def test_what_unsloth_would_do_in_silence_is_refused_in_one_line(

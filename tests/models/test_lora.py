@@ -14,9 +14,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, Pretrain
 
 from scope_lite.cli.base import make_config
 from scope_lite.method.learner import Learner
-from scope_lite.method.text import fold_adapters
+from scope_lite.models.adapters import FUSED, LORA_TARGETS, add_lora, fold_adapters
 from scope_lite.models.hf import SeatModel
-from scope_lite.models.lora import FUSED, LORA_TARGETS, add_lora
 from scope_lite.models.records import Transcript
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import byte_tokenizer
@@ -70,18 +69,16 @@ def test_a_model_with_matrices_that_an_adapter_would_leave_out_is_refused() -> N
 
 
 def test_a_parameter_that_would_be_trained_beside_the_adapter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from scope_lite.models import lora
-
-    wrap = lora.get_peft_model
+    wrap = get_peft_model
 
     def with_bias(model: Any, config: Any) -> Any:
         config.bias = "all"
         return wrap(model, config)
 
-    monkeypatch.setattr(lora, "get_peft_model", with_bias)
+    monkeypatch.setattr("peft.get_peft_model", with_bias)
     with pytest.raises(ScopeError, match="bias would be trained beside the adapter"):
         add_lora(seat_of(attention_bias=True).model, 8, 16, seed=0)
-    monkeypatch.setattr(lora, "get_peft_model", lambda model, config: wrap(model, config).requires_grad_(False))
+    monkeypatch.setattr("peft.get_peft_model", lambda model, config: wrap(model, config).requires_grad_(False))
     with pytest.raises(ScopeError, match="of the adapter would not be trained"):
         add_lora(seat_of().model, 8, 16, seed=0)
 

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 import scope_lite
 from benchmarks.fuzz_models import fuzz
 from scope_lite.cli import app
-from scope_lite.method.text import fold_adapters
-from scope_lite.models.adapters import CONFIG, WEIGHTS
+from scope_lite.models.adapters import CONFIG, WEIGHTS, fold_adapters
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.pretrained import load_model
 from scope_lite.store.errors import ScopeError
@@ -125,7 +124,7 @@ DAMAGE: dict[str, Callable[[Tensors], object]] = {
     f"NaN or infinity in {NORM}": lambda t: t[NORM].fill_(torch.nan),
     "NaN or infinity in model.embed_tokens.weight": lambda t: t["model.embed_tokens.weight"][7, 3].fill_(-torch.inf),
     "could not load the model": lambda t: t.update({NORM: torch.ones(5)}),
-    f"keeps {NORM} as I8": lambda t: t.update({NORM: torch.ones(32, dtype=torch.int8)}),
+    f"{NORM} is kept as I8": lambda t: t.update({NORM: torch.ones(32, dtype=torch.int8)}),
 }
 
 
@@ -280,7 +279,7 @@ def test_settings_that_would_be_read_otherwise_than_meant_are_refused(
 
 def test_an_adapter_s_weights_must_be_those_of_its_settings_and_finite(folder: Path, trained: Path, tmp_path: Path):
     first = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
-    for told, edit in {
+    refusals: dict[str, Callable[[Tensors], object]] = {
         f"lacks {first}": lambda t: t.pop(first),
         "no place for extra": lambda t: t.update(extra=torch.ones(2, 2)),
         "no place for base_model.model.lm_head.weight": lambda t: t.update(
@@ -288,10 +287,11 @@ def test_an_adapter_s_weights_must_be_those_of_its_settings_and_finite(folder: P
         ),
         f"another shape for {first}": lambda t: t.update({first: torch.ones(4, 31)}),
         f"NaN or infinity in {first}": lambda t: t[first][0, 0].fill_(torch.nan),
-        f"{first} is kept as torch.int8": lambda t: t.update({first: torch.ones(4, 32, dtype=torch.int8)}),
-        f"{first} is kept as torch.float8_e4m3fn": lambda t: t.update({first: t[first].to(torch.float8_e4m3fn)}),
-    }.items():
-        copy = Path(shutil.copytree(trained, tmp_path / str(len(told))))
+        f"{first} is kept as I8": lambda t: t.update({first: torch.ones(4, 32, dtype=torch.int8)}),
+        f"{first} is kept as F8_E4M3": lambda t: t.update({first: t[first].to(torch.float8_e4m3fn)}),
+    }
+    for number, (told, edit) in enumerate(refusals.items()):
+        copy = Path(shutil.copytree(trained, tmp_path / str(number)))
         rewrite(copy / WEIGHTS, edit)
         assert told in refusal(lambda copy=copy: load_model(f"{folder}+{copy}"))
 

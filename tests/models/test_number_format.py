@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from scope_lite import experiments
 from scope_lite.method.train import train
 from scope_lite.models import pretrained
-from scope_lite.models.hf import SeatModel
-from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import Transcript
 from scope_lite.store.errors import ScopeError
 from tests.method.test_text_training import NO, YES, config_of, gradient, model, panel, played, scripted  # noqa: F401  (fixtures)
@@ -117,17 +114,3 @@ def test_in_16_bits_a_gradient_is_that_of_32_bits_but_for_rounding(model, script
         assert alike(gradient(learner, transcripts, advantages), found[number_format]) > 0.99
     assert {g.dtype for gradients in found.values() for g in gradients} == {torch.float32}  # the adapter's
     assert 0.98 < alike(found["bfloat16"], found["float32"]) < 1 - 1e-7
-
-
-def test_an_adapter_on_16_bit_weights_speaks_as_it_is_trained(model):  # noqa: F811
-    loaded = load_model(model, "cpu")
-    seat = SeatModel(loaded.model.bfloat16(), loaded.tokenizer)
-    seat.add_adapter(4, 8, seed=0)
-    assert {p.dtype for p in seat.trainable()} == {torch.float32}
-    assert seat.speaking_model() is seat.model
-    transcript = Transcript()
-    transcript.read(seat.format.opening("sum", "hi"))
-    session = seat.session(1)
-    session.append([transcript.ids])
-    said = session.next_probabilities(0)
-    assert said.dtype == np.float64 and said.sum() == pytest.approx(1, abs=1e-9)

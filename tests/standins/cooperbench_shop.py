@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import shutil
 import subprocess
 import sys
@@ -93,15 +92,12 @@ def folders(place: Path) -> tuple[Path, Path]:
     (task / "Dockerfile").write_text(
         f"FROM python\nRUN {clone} && \\\n    cd repo && git checkout {commit}\n", encoding="utf-8"
     )
-    (dataset / "subsets").mkdir()
-    pairs = {"tasks": [{"repo": "shop_task", "task_id": 7, "pairs": [[2, 1]]}]}
-    (dataset / "subsets" / "lite.json").write_text(json.dumps(pairs), encoding="utf-8")
     return dataset, place / "repositories"
 
 
 @pytest.fixture
 def task(folders: tuple[Path, Path]) -> PairTask:
-    return load_pairs(*folders, subset="lite")[0]
+    return load_pairs(*folders)[0]
 
 
 def judged(task: PairTask, first: str, second: str, suite: Suite = PLAIN) -> PairResult:

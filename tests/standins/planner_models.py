@@ -19,7 +19,7 @@ from transformers import (
 
 from scope_lite.cli import planner
 from scope_lite.method.config import TextConfig, method_config
-from scope_lite.models.lora import LORA_TARGETS
+from scope_lite.models.adapters import LORA_TARGETS
 
 CONFIGS = {
     "qwen3": Qwen3Config, "llama": LlamaConfig, "olmo3": Olmo3Config, "olmo2": Olmo2Config, "qwen2": Qwen2Config,

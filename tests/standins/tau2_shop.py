@@ -50,4 +50,10 @@ def episode(judge: Any = lambda events: 1.0, **options: Any) -> Tau2Episode:
     return Tau2Episode("shop/0", Shop(), "You bought a lamp.", judge, **options)
 
 
-LOOK_UP = ToolCall("look_up", {"order": "#1"}).as_message()
+def written(call: ToolCall) -> str:
+    """The call as the agent is to write it; parsing it gives the call back."""
+    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+LOOK_UP = written(ToolCall("look_up", {"order": "#1"}))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from scope_lite import cli
 from scope_lite import store as runs
 from scope_lite.envs.nano import get_world
-from scope_lite.figures.compare import two_runs
+from scope_lite.figures.training import two_runs
 from scope_lite.store.errors import ScopeError
 
 

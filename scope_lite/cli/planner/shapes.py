@@ -141,7 +141,7 @@ def from_config(config: Any) -> ModelShape:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from scope_lite.models.lora import LORA_TARGETS
+    from scope_lite.models.adapters import LORA_TARGETS
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

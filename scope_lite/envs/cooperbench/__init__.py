@@ -2,8 +2,7 @@
 
     dataset     a dataset folder as pair tasks
     episode     the two seats: messages, commands, patches
-    evaluate    merge two patches, test both features, the verdict
-    testing     one feature's tests on a merged tree, run as the base commit runs tests
+    testing     merge two patches, run both features' tests as the base commit runs tests, the verdict
     workspace   a checkout in a scratch folder, git and commands in it
     sandbox     one command of foreign code in bubblewrap, bounded; what holds it and what does not
 
@@ -11,7 +10,6 @@ The benchmark's own package is not needed.
 """
 
 from scope_lite.envs.cooperbench.dataset import Feature, PairTask, load_pairs, load_split
-from scope_lite.envs.cooperbench.evaluate import PairResult, evaluate_pair
-from scope_lite.envs.cooperbench.testing import Suite
+from scope_lite.envs.cooperbench.testing import PairResult, Suite, evaluate_pair
 
 __all__ = ["Feature", "PairResult", "PairTask", "Suite", "evaluate_pair", "load_pairs", "load_split"]

@@ -7,7 +7,6 @@ repository). Of it are read:
     <name>_task/task<id>/feature<n>/feature.md      what an agent is asked to build
     <name>_task/task<id>/feature<n>/tests.patch     the tests, as a change to the base commit; agents never see them
     <name>_task/task<id>/feature<n>/feature.patch   a solution by people ("gold"); may be missing
-    subsets/<subset>.json                           named lists of pairs
 
 The repositories themselves are not in it. A second folder holds them, each as a clone or as a plain tree of the base
 commit (an unpacked source release, for instance), under <owner>/<repository>, <repository> or <name>_task/task<id>.
@@ -18,15 +17,13 @@ Both, as ``dataset`` and ``repositories``, lie in the folder that ``SCOPE_LITE_C
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import COOPERBENCH_VARIABLE, DATA, checked_name, name_fault, path_in
+from scope_lite.store.paths import COOPERBENCH_VARIABLE, DATA, name_fault, path_in
 
 SOURCE = "the benchmark's data set, for instance `git clone https://github.com/cooperbench/CooperBench`, folder dataset"
 _CLONE = re.compile(r"git clone\s[^\n]*?https://[\w.-]+/([\w.-]+)/([\w.-]+?)(?:\.git)?[\"'\s]")
@@ -81,33 +78,26 @@ def content() -> str:
     return hashlib.sha256(repr(pairs).encode(errors="surrogateescape")).hexdigest()
 
 
-def load_pairs(dataset: Path, repositories: Path, subset: str | None = None) -> list[PairTask]:
-    """The pairs of a dataset folder whose repositories are at hand: every two features of a task, or a named subset.
+def load_pairs(dataset: Path, repositories: Path) -> list[PairTask]:
+    """Every two features of each task of a dataset folder whose repository is at hand.
 
     Raises:
         ScopeError: a folder or a file is missing or unreadable; or there is no repository for any pair.
     """
-    if not dataset.is_dir():
-        raise ScopeError(f"no CooperBench dataset at {dataset}: give the folder of {SOURCE}")
-    if not repositories.is_dir():
-        raise ScopeError(
-            f"no folder {repositories}: it should hold the repositories that the tasks are about, as clones"
-        )
-    wanted = _subset(dataset, subset) if subset else None
+    tasks = sorted(filter(_number, dataset.glob("*/task*")))
+    if not tasks:
+        raise ScopeError(f"{dataset} has no folders <name>_task/task<id>: give the folder of {SOURCE}")
     pairs, missing = [], set()
-    for folder in _task_folders(dataset):
+    for folder in tasks:
         repository, commit, source = find_repository(repositories, folder)
         if source is None:
             missing.add(repository)
             continue
-        features = read_features(folder)
-        for first, second in combinations(features, 2):
-            if wanted is None or (folder.parent.name, _number(folder), first.number, second.number) in wanted:
-                name = f"{folder.parent.name}/{folder.name}/f{first.number}_f{second.number}"
-                pairs.append(PairTask(name, repository, commit, source, (first, second)))
+        for first, second in combinations(read_features(folder), 2):
+            name = f"{folder.parent.name}/{folder.name}/f{first.number}_f{second.number}"
+            pairs.append(PairTask(name, repository, commit, source, (first, second)))
     if not pairs:
-        clones = f"clones of {', '.join(sorted(missing))}" if missing else f"pairs of subset {subset}"
-        raise ScopeError(f"no CooperBench pair to run: {repositories} and {dataset} have no {clones}")
+        raise ScopeError(f"no CooperBench pair to run: {repositories} has no clones of {', '.join(sorted(missing))}")
     return pairs
 
 
@@ -117,8 +107,8 @@ def read_base(folder: Path) -> tuple[str, str]:
     Raises:
         ScopeError: neither Dockerfile nor setup.sh names them.
     """
-    for name in ("Dockerfile", "setup.sh"):
-        text = (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else ""
+    for path in (folder / "Dockerfile", folder / "setup.sh"):
+        text = _text(path) if path.is_file() else ""
         clone, commit = _CLONE.search(text), _COMMIT.search(text)
         if clone and commit and not (name_fault(clone[1]) or name_fault(clone[2])):  # it names a folder of clones
             return f"{clone[1]}/{clone[2]}", commit[1]
@@ -136,12 +126,14 @@ def read_features(folder: Path) -> list[Feature]:
         raise ScopeError(f"{folder} has {len(places)} feature folders (feature1, feature2, ...); a pair needs two")
     features = []
     for place in places:
-        for name in ("feature.md", "tests.patch"):
-            if not (place / name).is_file():
-                raise ScopeError(f"{place} has no {name}: the dataset is incomplete, fetch it again")
         gold = place / "feature.patch"
-        description, tests = _text(place / "feature.md").strip(), _text(place / "tests.patch")
-        features.append(Feature(_number(place), description, tests, _text(gold) if gold.is_file() else ""))
+        try:
+            description, tests = _text(place / "feature.md").strip(), _text(place / "tests.patch")
+            features.append(Feature(_number(place), description, tests, _text(gold) if gold.is_file() else ""))
+        except OSError as error:
+            raise ScopeError(
+                f"{error.filename}: {error.strerror}; the dataset is incomplete, fetch it again"
+            ) from error
     return features
 
 
@@ -153,29 +145,6 @@ def find_repository(repositories: Path, folder: Path) -> tuple[str, str, Path | 
     repository, commit = read_base(folder)
     places = (own, repositories / repository, repositories / repository.split("/")[1])
     return repository, commit, next((place.resolve() for place in places if place.is_dir()), None)
-
-
-def _task_folders(dataset: Path) -> Iterator[Path]:
-    folders = sorted(filter(_number, dataset.glob("*/task*")))
-    if not folders:
-        raise ScopeError(f"{dataset} has no folders <name>_task/task<id>: give the folder of {SOURCE}")
-    yield from folders
-
-
-def _subset(dataset: Path, name: str) -> set[tuple[str, int, int, int]]:
-    """Pairs of a subset, each as (name, task, feature, feature) with the smaller number first."""
-    path = dataset / "subsets" / f"{checked_name(name, 'subset')}.json"
-    if not path.is_file():
-        known = sorted(place.stem for place in path.parent.glob("*.json"))
-        raise ScopeError(f"{dataset} has no subset {name!r}; it has {', '.join(known) or 'none'}")
-    try:
-        return {
-            (task["repo"], int(task["task_id"]), min(pair), max(pair))
-            for task in json.loads(_text(path))["tasks"]
-            for pair in task["pairs"]
-        }
-    except (ValueError, KeyError, TypeError) as error:
-        raise ScopeError(f"{path} is not a list of pairs as CooperBench writes it ({error!r})") from error
 
 
 def _number(place: Path) -> int:

@@ -14,9 +14,8 @@ from contextlib import ExitStack
 from string import Template
 
 from scope_lite.envs.cooperbench.dataset import PairTask
-from scope_lite.envs.cooperbench.evaluate import PairResult
 from scope_lite.envs.cooperbench.sandbox import Done, Limits, scratch_folder
-from scope_lite.envs.cooperbench.testing import Suite
+from scope_lite.envs.cooperbench.testing import PairResult
 from scope_lite.envs.cooperbench.workspace import Workspace
 from scope_lite.envs.turns import SeatName, TurnEpisode
 
@@ -59,7 +58,6 @@ class PairEpisode(TurnEpisode):
         judge: Callable[[PairTask, tuple[str, str]], PairResult],
         max_turns: int = 40,
         about: str = "",
-        suite: Suite | None = None,
     ):
         """An episode at its beginning: the policy builds ``task.features[0]``, the simulator ``task.features[1]``.
 
@@ -67,10 +65,9 @@ class PairEpisode(TurnEpisode):
             judge: the verdict on the patches, in the order of the features; asked once.
             max_turns: messages of each seat; what its commands have changed by then counts as handed in.
             about: what the simulator is told of itself.
-            suite: its Python's folders and its environment are also what the agents' commands have.
         """
         super().__init__(task.name, opens="policy")
-        self.pair, self.judge, self.max_turns, self.suite = task, judge, max_turns, suite or Suite()
+        self.pair, self.judge, self.max_turns = task, judge, max_turns
         self.systems: dict[str, str] = {
             seat: Template(AGENT).substitute(seconds=f"{COMMANDS.seconds:g}", turns=max_turns, feature=f.description)
             for seat, f in zip(SEATS, task.features, strict=True)
@@ -98,7 +95,7 @@ class PairEpisode(TurnEpisode):
         """The seat's checkout, made when it is first needed and removed when the episode is over."""
         if seat not in self._workspaces:
             scratch = self._folders.enter_context(scratch_folder())
-            self._workspaces[seat] = Workspace(scratch, COMMANDS, self.suite.readable, self.suite.environment)
+            self._workspaces[seat] = Workspace(scratch, COMMANDS)
             self._workspaces[seat].checkout(self.pair)
         return self._workspaces[seat]
 
@@ -127,15 +124,13 @@ class PairEpisode(TurnEpisode):
 
     def _finish(self, patches: tuple[str, str]) -> None:
         """Judge two patches, unless there is nothing to judge."""
-        self.result = self.judge(self.pair, patches) if any(patches) else None
-        if self.result and self.result.success:
+        self.result = result = self.judge(self.pair, patches) if any(patches) else None
+        if result and result.success:
             self.stop(PASSED)
-        elif self.result is None or not all(patches):
+        elif result is None or not all(patches):
             self.stop(NO_PATCH)
-        elif self.result.merged:
-            self.stop(TESTS_FAIL)
         else:
-            self.stop(CONFLICT if self.result.conflict else UNREADABLE)
+            self.stop(TESTS_FAIL if result.merged else CONFLICT if result.conflict else UNREADABLE)
 
     def _earned(self) -> float:
         return float(self.outcome == PASSED)

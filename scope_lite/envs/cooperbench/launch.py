@@ -13,26 +13,9 @@ import resource
 import sys
 
 
-def main(report: int, user: int | None, limits: dict[str, int], folder: str, command: list[str]) -> int:
-    child = os.fork()
-    if child == 0:
-        try:
-            become(report, user, limits, folder, command)
-        except OSError as error:
-            os.write(report, f" {error.strerror}".encode())
-            os._exit(126)
-    os.close(report)
-    while True:  # orphans come here, too
-        pid, status = os.wait()
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-
-
 def become(report: int, user: int | None, limits: dict[str, int], folder: str, command: list[str]) -> None:
     for name, value in limits.items():
-        number = getattr(resource, "RLIMIT_" + name)
-        most = resource.getrlimit(number)[1]
+        most = resource.getrlimit(number := getattr(resource, f"RLIMIT_{name}"))[1]
         value = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(number, (value, value))
     if user is not None:
@@ -46,4 +29,16 @@ def become(report: int, user: int | None, limits: dict[str, int], folder: str, c
 
 
 if __name__ == "__main__":
-    os._exit(main(*json.loads(sys.argv[1])))
+    report, *how = json.loads(sys.argv[1])
+    child = os.fork()
+    if child == 0:
+        try:
+            become(report, *how)
+        except OSError as error:
+            os.write(report, f" {error.strerror}".encode())
+            os._exit(126)
+    os.close(report)
+    while (ended := os.wait())[0] != child:  # orphans come here, too
+        pass
+    code = os.waitstatus_to_exitcode(ended[1])
+    os._exit(code if code >= 0 else 128 - code)

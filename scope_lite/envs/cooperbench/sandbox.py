@@ -7,8 +7,7 @@
     fork bomb            RLIMIT_NPROC, for which root becomes a user id that nobody else has
     a hang               killed with all it started after ``Limits.seconds``
     memory               RLIMIT_AS for each process, and the sum is looked at four times a second
-    disk                 RLIMIT_FSIZE for each file; all are added up when the disk's free space falls by as much,
-                         and counted when as many of its file entries are gone
+    disk                 RLIMIT_FSIZE for each file; all are added up and counted when as much of the disk is gone
     secrets              environment built anew, nothing inherited
 
 Bubblewrap (the Debian package ``bubblewrap``, 0.7 up) needs Linux namespaces: as root, or as a user wherever the kernel
@@ -30,11 +29,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from operator import gt
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import psutil
 
@@ -42,6 +42,7 @@ from scope_lite.store.errors import ScopeError
 
 LAUNCH = Path(__file__).with_name("launch.py")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt")
+PATH = "/usr/local/bin:/usr/bin:/bin"
 PRIVATE_BYTES = str(64 << 20)
 """size of /tmp and of /dev/shm inside, each"""
 FIRST_USER, USERS = 40_000, 20_000
@@ -52,29 +53,21 @@ GIT_SETTINGS = "[user]\n\tname = agent\n\temail = agent@localhost\n[safe]\n\tdir
 
 @dataclass(frozen=True)
 class Limits:
-    """What one command may use."""
+    """What one command may use; if it takes more time, memory or disk, it is killed with all that it started."""
 
     seconds: float = 60.0
-    """wall clock; then it is killed with all that it started"""
-    cpu_seconds: int = 60
-    """processor time of each process"""
+    """wall clock"""
     memory_mb: int = 2048
     """address space of each process, and resident memory of all together"""
     processes: int = 64
-    """processes and threads at one time"""
+    """with their threads, at one time"""
     file_mb: int = 256
     """size of one file"""
     disk_mb: int = 2048
-    """size of the scratch folder"""
     files: int = 100_000
-    """files and folders in the scratch folder"""
+    """size of the scratch folder; files and folders in it"""
     output_bytes: int = 40_000
     """of each stream; the middle of a longer one is left out"""
-
-    def rlimits(self) -> dict[str, int]:
-        """What the kernel holds each process to, by the names of ``resource``."""
-        sizes = {"AS": self.memory_mb << 20, "FSIZE": self.file_mb << 20}
-        return sizes | {"CPU": self.cpu_seconds, "NPROC": self.processes, "NOFILE": 512, "CORE": 0}
 
 
 @dataclass(frozen=True)
@@ -83,17 +76,18 @@ class Done:
 
     code: int | None
     """exit code, 128 and more for a signal, as a shell has it; None if it was ended for using too much"""
-    ended: Literal["exit", "time", "memory", "disk"]
+    ended: str
+    """"exit"; or what it used too much of: "time", "memory", "disk\""""
     stdout: str
     """bytes that are no UTF-8 as lone surrogates, so that a patch comes back as it was"""
-    stderr: str
+    stderr: str = ""
     """empty if the streams were read together"""
-    cut: bool
+    cut: bool = False
     """True if a stream was longer than its limit"""
 
     @property
     def ok(self) -> bool:
-        return self.code == 0 and self.ended == "exit"
+        return self.code == 0
 
     @property
     def first_line(self) -> str:
@@ -113,12 +107,14 @@ def scratch_folder() -> Iterator[Path]:
         (folder / "home" / ".gitconfig").write_text(GIT_SETTINGS, encoding="utf-8")
         yield folder
     finally:
-        folder.chmod(0o700)
-        for place, names, _ in os.walk(folder):  # foreign code may have taken its rights; nothing of it runs any more
-            for path in (os.path.join(place, name) for name in names):
-                if not os.path.islink(path):
-                    os.chmod(path, 0o700)
-        shutil.rmtree(folder)
+        _system("chmod", "-R", "u+rwX", folder)  # foreign code may have taken its rights
+        _system("rm", "-rf", folder)
+
+
+def _system(*command: str | Path) -> str:
+    """What a program of the system prints: these follow no link and mind no depth, whatever foreign code has made."""
+    done = subprocess.run(command, env={"PATH": PATH}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return done.stdout.decode(errors="replace")
 
 
 @cache
@@ -155,20 +151,20 @@ def run(
         ScopeError: bubblewrap is not here or cannot contain it, or the program cannot be started.
     """
     limits, scratch = limits or Limits(), scratch.resolve()
-    bwrap = shutil.which("bwrap") if sys.platform == "linux" else None
-    if bwrap is None:
+    if (bwrap := shutil.which("bwrap")) is None:
         raise ScopeError(
             "CooperBench runs foreign code in bubblewrap only, and there is no `bwrap` here: on Linux, "
             "`apt-get install bubblewrap`"
         )
     user = FIRST_USER + scratch.stat().st_ino % USERS if os.getuid() == 0 else None
-    if user is not None:
-        _give_to(scratch, user)
+    if user is not None and scratch.stat().st_uid != user:
+        _system("chown", "-R", "-h", f"{user}:{user}", scratch)
     reader, writer = os.pipe()
-    python = [sys.executable, "-I", "-S", "-c", LAUNCH.read_text(encoding="utf-8")]
-    launch = [*python, json.dumps([writer, user, limits.rlimits(), str((cwd or scratch).resolve()), list(command)])]
+    sizes = {"AS": limits.memory_mb << 20, "FSIZE": limits.file_mb << 20}
+    how = [writer, user, sizes | {"NPROC": limits.processes, "NOFILE": 512, "CORE": 0}, str(cwd or scratch), [*command]]
+    python = [sys.executable, "-I", "-S", "-c", LAUNCH.read_text(encoding="utf-8"), json.dumps(how)]
     try:
-        process = _started([bwrap, *_walls(scratch, readable), "--", *launch], stdin, together, writer,
+        process = _started([bwrap, *_walls(scratch, readable), "--", *python], stdin, together, writer,
                            _environment(scratch) | dict(environment or {}))  # fmt: skip
     finally:
         os.close(writer)
@@ -202,9 +198,7 @@ def _walls(scratch: Path, readable: Sequence[Path]) -> list[str]:
     for path in sorted(folders, key=lambda path: path.count("/")):  # outer ones first, so that inner ones stay seen
         for above in [*reversed(Path(path).parents)][1:]:  # left to itself, bubblewrap closes them to other users
             seen += ["--perms", "755", "--dir", str(above)]
-        link = path in SYSTEM and os.path.islink(path)
-        bind = "--bind" if path == str(scratch) else "--ro-bind-try"
-        seen += ["--symlink", os.readlink(path), path] if link else [bind, path, path]
+        seen += ["--bind" if path == str(scratch) else "--ro-bind-try", path, path]
     return [*apart, *rights, "--die-with-parent", "--new-session", "--as-pid-1", *seen,
             "--remount-ro", "/dev", "--remount-ro", "/"]  # fmt: skip
 
@@ -216,16 +210,11 @@ def _started(
         file.write(stdin.encode(errors="surrogateescape"))
         file.flush()  # read through a handle of its own: what is given to the command cannot be written to
         os.fchmod(file.fileno(), 0o400)
+        errors = subprocess.STDOUT if together else subprocess.PIPE
         return subprocess.Popen(
-            command,
-            stdin=words,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT if together else subprocess.PIPE,
-            env=environment,
-            cwd="/",
-            pass_fds=(report,),
+            command, stdin=words, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd="/", pass_fds=(report,),
             start_new_session=True,
-        )
+        )  # fmt: skip
 
 
 def _ends_of(pipe: IO[bytes], limit: int) -> tuple[str, bool]:
@@ -241,86 +230,51 @@ def _ends_of(pipe: IO[bytes], limit: int) -> tuple[str, bool]:
     return (head + gap + tail).decode(errors="surrogateescape"), bool(left_out)
 
 
-def _watch(
-    process: subprocess.Popen[bytes], limits: Limits, scratch: Path
-) -> Literal["exit", "time", "memory", "disk"]:
-    """Wait until the command has ended, or has passed a limit."""
+def _watch(process: subprocess.Popen[bytes], limits: Limits, scratch: Path) -> str:
+    """Wait until the command has ended ("exit"), or has passed a limit, and say which."""
     deadline, before = time.monotonic() + limits.seconds, os.statvfs(scratch)
-    most = limits.disk_mb << 20
-    while True:
-        try:
-            process.wait(max(0.0, min(LOOK_EVERY, deadline - time.monotonic())))
+    while time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_EVERY)
             return "exit"
-        except subprocess.TimeoutExpired:
-            if time.monotonic() >= deadline:
-                return "time"
         if _resident(process.pid) > limits.memory_mb << 20:
             return "memory"
         # others use the disk too, so what is gone from it only says when to add up
-        now = os.statvfs(scratch)
-        gone, entries = (before.f_bavail - now.f_bavail) * before.f_frsize, before.f_ffree - now.f_ffree
-        if gone > most or entries > limits.files:
-            size, files = _size(scratch)
-            if size > most or files > limits.files:
-                return "disk"
+        now, most = os.statvfs(scratch), (limits.disk_mb << 20, limits.files)
+        gone = ((before.f_bavail - now.f_bavail) * before.f_frsize, before.f_ffree - now.f_ffree)
+        if any(map(gt, gone, most)) and any(map(gt, _size(scratch), most)):
+            return "disk"
+    return "time"
 
 
 def _resident(pid: int) -> int:
     """Bytes of memory in use by all processes below one; shared pages count for each."""
     total = 0
-    try:
+    with suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):
-            try:
+            with suppress(psutil.NoSuchProcess):
                 total += process.memory_info().rss
-            except psutil.NoSuchProcess:
-                continue
-    except psutil.NoSuchProcess:
-        return 0
     return total
 
 
 def _size(folder: Path) -> tuple[int, int]:
     """Bytes on disk of a folder that is being written to, and the files and folders in it."""
-    total = count = 0
-    for place, folders, files in os.walk(folder):
-        count += len(folders) + len(files)
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_blocks * 512
-            except FileNotFoundError:
-                continue
-    return total, count
+    size, count = (int(_system("du", "-s", unit, folder).split()[0]) for unit in ("-B1", "--inodes"))
+    return size, count
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the command with all that it started, if it has not ended."""
     if process.poll() is None:
-        try:
+        with suppress(psutil.NoSuchProcess, subprocess.TimeoutExpired):
             for first in psutil.Process(process.pid).children():  # process 1 in there; bubblewrap waits for all to end
                 first.kill()
             process.wait(5)
-        except (psutil.NoSuchProcess, subprocess.TimeoutExpired):
-            process.kill()
+        process.kill()
     process.wait()
 
 
-def _give_to(folder: Path, user: int) -> None:
-    """Give a folder to a user id, unless it has it. Nothing in there runs now, and links are not followed."""
-    if folder.stat().st_uid != user:
-        for place, _, files in os.walk(folder):
-            for name in (".", *files):
-                os.lchown(os.path.join(place, name), user, user)
-
-
 def _environment(scratch: Path) -> dict[str, str]:
-    return {
-        "PATH": f"{sys.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
-        "HOME": str(scratch / "home"),
-        "TMPDIR": str(scratch / "tmp"),
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONNOUSERSITE": "1",
-        "PYTHONHASHSEED": "0",
-        "OMP_NUM_THREADS": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-    }
+    same = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONNOUSERSITE": "1", "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
+    own = {"PATH": f"{sys.prefix}/bin:{PATH}", "HOME": f"{scratch}/home", "TMPDIR": f"{scratch}/tmp"}
+    return same | own | {"LANG": "C.UTF-8", "GIT_TERMINAL_PROMPT": "0"}

@@ -1,181 +1,156 @@
-"""One feature's tests on a merged tree: run as the base commit runs tests, whatever the agents' patches say of that.
+"""The verdict on a pair of patches: merged by git, then both features' tests on the merged tree, all of it contained.
 
-What decides how tests run (pytest's settings, a ``sitecustomize.py``, entry points of plugins, a test runner's
-configuration) is put back to the base commit before the tests are added. Patches that touch it are named, and are no
-success. The verdict comes from pytest's own outcomes (``pytest_report``), not from the words that it prints.
+As the benchmark's paper has it, a conflict is met by a union merge (both sides' lines are kept); the result says so,
+since later versions of the benchmark count only merges without conflict. Changes to tests, and to what decides how
+tests run, are left out of the agents' patches, so that nobody passes by rewriting them. The verdict comes from pytest's
+own outcomes (``pytest_report``), not from the words that it prints. The tests run in the process of the code they test,
+so an agent bent on it could still forge a pass from there; read the patches of surprising winners.
 """
 
 from __future__ import annotations
 
-import configparser
-import json
 import re
 import shutil
 import sys
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from scope_lite.envs.cooperbench import pytest_report
-from scope_lite.envs.cooperbench.dataset import Feature
+from scope_lite.envs.cooperbench.dataset import Feature, PairTask
 from scope_lite.envs.cooperbench.sandbox import Limits, scratch_folder
-from scope_lite.envs.cooperbench.workspace import Workspace, needed
+from scope_lite.envs.cooperbench.workspace import BRANCH, Workspace, needed
 from scope_lite.store.errors import ScopeError
 
+PYTHON_TESTS = ("test_*.py", "*_test.py")
+TESTS = (*PYTHON_TESTS, "tests", "conftest.py", "*_test.go", "*.test.ts", "*.test.tsx")
 SETTINGS = (
-    *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "sitecustomize.py", "usercustomize.py", "*.pth"),
-    *("pytest.py", "_pytest.py", "jest.config.*", "vitest.config.*", "vitest.workspace.*", ".mocharc*", "karma.conf.*"),
+    *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "setup.cfg", "tox.ini"),
+    *("package.json", "jest.config.*", "vitest.config.*", "vitest.workspace.*", ".mocharc*", "karma.conf.*"),
 )
-"""names of files that do nothing but decide how tests run"""
-PLUGIN_FOLDERS = ("pytest", "_pytest", "pluggy", "*.dist-info", "*.egg-info")
-"""folders that would stand in for pytest, or bring it plugins"""
-IN_PART = ("pyproject.toml", "setup.cfg", "tox.ini", "package.json")
-"""files of which a part decides how tests run (:func:`test_settings`); the rest is a patch's to change"""
-TEST_LIMITS = Limits(seconds=300, cpu_seconds=300)
-OUTPUT = 4_000
-"""characters kept of a test run, from its end"""
+PLUGINS = (
+    *("sitecustomize.py", "usercustomize.py", "*.pth", "*.dist-info", "*.egg-info"),
+    *("pytest", "pytest.py", "_pytest", "_pytest.py", "pluggy"),
+)
+"""what would run before the tests, or stand in for pytest"""
+LEFT_OUT = (*TESTS, *SETTINGS, *PLUGINS, ".gitattributes")
+"""files of an agent's patch, and folders with all in them, that do not count: they could change the tests, how tests
+run, or how git merges"""
+TEST_LIMITS = Limits(seconds=300)
 
 
 @dataclass(frozen=True)
 class Suite:
-    """How tests are run."""
+    """How tests are run: by pytest, on this Python."""
 
-    python: Path = Path(sys.executable)
-    """a Python with pytest and what the repository needs; if it is not this one, name its folders in ``readable``"""
     command: Sequence[str] = ()
     """for what is not Python: the whole command, run in the tree; passed means exit code 0"""
-    readable: Sequence[Path] = ()
     environment: Mapping[str, str] | None = None
     limits: Limits = TEST_LIMITS
 
 
 @dataclass(frozen=True)
-class TestRun:
-    """What came of one feature's tests."""
+class PairResult:
+    """What came of two patches."""
 
-    __test__ = False  # pytest takes the name for a class of tests
+    merged: bool
+    conflict: bool
+    """git could not merge them; where they are merged all the same, it was by keeping both sides' lines"""
     why: str
-    """why they did not pass, in one line; empty if they did"""
-    output: str
-    tampered: tuple[str, ...]
-    """files of the merged tree that decide how tests run, and differ from the base commit"""
+    """why it is no success, in one line; empty for a success"""
+    passed: tuple[bool, ...] = ()
+    """of each feature, on the merged tree"""
+
+    @property
+    def success(self) -> bool:
+        return self.merged and all(self.passed)
 
 
-def run_tests(merged: Workspace, feature: Feature, suite: Suite) -> TestRun:
+def evaluate_pair(task: PairTask, patches: tuple[str, str], suite: Suite | None = None) -> PairResult:
+    """Merge two patches against the base commit, in the order of ``task.features``, and test both features.
+
+    Raises:
+        ScopeError: the repository is not at hand, there are no tests to run, or nothing can contain them here.
+    """
+    with scratch_folder() as scratch:
+        workspace = Workspace(scratch)
+        workspace.checkout(task)
+        merged, conflict, why = merge(workspace, task, patches)
+        if not merged:
+            return PairResult(merged, conflict, why)
+        whys = [run_tests(workspace, feature, suite or Suite()) for feature in task.features]
+    reasons = [f"feature {f.number}: {why}" for f, why in zip(task.features, whys, strict=True) if why]
+    return PairResult(merged, conflict, "; ".join(reasons), tuple(not why for why in whys))
+
+
+def merge(workspace: Workspace, task: PairTask, patches: tuple[str, str]) -> tuple[bool, bool, str]:
+    """Merge the patches in a checkout of the base commit.
+
+    Returns:
+        Whether they are merged, whether there was a conflict, and why they are not merged.
+    """
+    touched = [path for feature in task.features for path in files_of(feature.tests)]
+    left_out = [part + end for name in LEFT_OUT for part in (name, f"*/{name}") for end in ("", "/*")]
+    exclude = [f"--exclude={pattern}" for pattern in (*left_out, *touched)]
+    for feature, patch in zip(task.features, patches, strict=True):
+        if feature is task.features[1]:
+            needed(workspace.git("checkout", "-q", "-b", "second", workspace.base), "make a branch")
+        if not patch.strip():
+            continue
+        if not (done := workspace.apply(patch, "--index", *exclude)).ok:
+            return False, False, f"the patch for feature {feature.number} does not apply: {done.first_line}"
+        commit = workspace.git("commit", "-q", "--allow-empty", "--no-verify", "-m", f"feature {feature.number}")
+        needed(commit, "commit a patch")
+    if _merges(workspace):
+        return True, False, ""
+    needed(workspace.git("merge", "--abort"), "undo a merge")
+    attributes = ["tee", str(workspace.tree / ".git" / "info" / "attributes")]
+    needed(workspace.run(attributes, stdin="* merge=union\n"), "ask for a union merge")
+    if _merges(workspace):
+        return True, True, ""
+    return False, True, "a conflict that a union merge cannot settle (a file deleted, renamed or binary on one side)"
+
+
+def _merges(workspace: Workspace) -> bool:
+    """Merge the first branch; False for a conflict, which git tells by exit code 1. Any other trouble is ours."""
+    done = workspace.git("merge", "-q", "--no-edit", BRANCH)
+    return done.code != 1 and needed(done, "merge").ok
+
+
+def run_tests(merged: Workspace, feature: Feature, suite: Suite) -> str:
     """One feature's tests on a copy of the merged tree: a suite leaves nothing behind for the next one.
+
+    Returns:
+        Why they did not pass, in one line; empty if they did.
 
     Raises:
         ScopeError: the tests' patch has no Python test file, and no command was given.
     """
-    files = [path for path in files_of(feature.tests) if _is_python_test(path)]
+    files = [path for path in files_of(feature.tests) if is_python_test(path)]
     if not files and not suite.command:
-        raise ScopeError(
-            f"the tests of feature {feature.number} are not Python: give the command that runs them (Suite)"
-        )
+        raise ScopeError(f"the tests of feature {feature.number} are not Python, and Suite has no command for them")
     with scratch_folder() as scratch:
-        tree, report, script = scratch / "tree", scratch / "report.json", scratch / "pytest_report.py"
+        workspace = Workspace(scratch, suite.limits, suite.environment)
+        tree, passed, script = workspace.tree, scratch / "passed", scratch / "pytest_report.py"
         shutil.copytree(merged.tree, tree, symlinks=True)
         shutil.copy(pytest_report.__file__, script)
-        workspace = Workspace(scratch, suite.limits, suite.readable, suite.environment)
-        workspace.base = merged.base
-        tampered = restore_settings(workspace)
-        tests = whole_patch(feature.tests)
-        applied = workspace.git("apply", "--whitespace=nowarn", "-", stdin=tests)
-        if not applied.ok and not workspace.git("apply", "--3way", "-", stdin=tests).ok:
-            return TestRun("its tests do not apply to the merged tree", applied.stderr[-OUTPUT:], tampered)
-        code = f"{tree}/src:{tree}"
-        python = [str(suite.python), str(script), str(report), str(tree), code, *files]
-        done = workspace.run(list(suite.command) or python)
-        found = None if suite.command else read_report(report)
-    if done.ended != "exit":
-        why = f"its tests were ended for using too much {done.ended}"
-    elif done.code:
-        why = f"its tests fail (exit code {done.code})"
-    elif found is not None and (found["failed"] or not found["passed"]):
-        why = "no test passed"  # exit code 0 alone is cheap: the code under test can end the process
-    elif tampered:
-        why = f"a patch touches how tests are run: {', '.join(tampered)[:200]}"
-    else:
-        why = ""
-    return TestRun(why, done.stdout[-OUTPUT:], tampered)
+        if not (workspace.apply(feature.tests).ok or workspace.apply(feature.tests, "--3way").ok):
+            return "its tests do not apply to the merged tree"
+        python = [sys.executable, str(script), str(passed), str(tree), f"{tree}/src:{tree}", *files]
+        done = workspace.run(suite.command or python)
+        if done.ended != "exit":
+            return f"its tests were ended for using too much {done.ended}"
+        if done.code:
+            return f"its tests fail (exit code {done.code})"
+        # exit code 0 alone is cheap: the code under test can end the process
+        return "" if suite.command or passed.exists() else "no test passed"
 
 
-def restore_settings(workspace: Workspace) -> tuple[str, ...]:
-    """Put back to the base commit what decides how tests run; the files in which that part had been changed."""
-    listed = workspace.git("diff", "--name-status", "--no-renames", "-z", workspace.base)
-    fields = needed(listed, "list what the patches changed").stdout.split("\0")
-    tampered = []
-    for state, path in zip(fields[::2], fields[1::2], strict=False):
-        if not (in_part := PurePosixPath(path).name in IN_PART) and not decides(path):
-            continue
-        before = "" if state == "A" else needed(workspace.git("show", f"{workspace.base}:{path}"), "read").stdout
-        after = "" if state == "D" else workspace.run(["cat", "--", path]).stdout
-        if not in_part or test_settings(path, before) != test_settings(path, after):
-            tampered.append(path)
-        undo = ["rm", "-rf", "--", path] if state == "A" else ["git", "checkout", "-q", workspace.base, "--", path]
-        needed(workspace.run(undo), f"put {path} back")
-    return tuple(tampered)
-
-
-def decides(path: str) -> bool:
-    """Whether a file does nothing but decide how tests run."""
-    *folders, name = PurePosixPath(path).parts
-    return any(fnmatchcase(name, pattern) for pattern in SETTINGS) or any(
-        fnmatchcase(folder, pattern) for folder in folders for pattern in PLUGIN_FOLDERS
-    )
-
-
-def test_settings(path: str, text: str) -> object:
-    """The part of a settings file that decides how tests run; the whole text where it cannot be read."""
-    name = PurePosixPath(path).name
-    try:
-        if name == "pyproject.toml":
-            tools = tomllib.loads(text).get("tool", {})
-            return {key: value for key, value in tools.items() if key.startswith("pytest")}
-        if name == "package.json":
-            content = json.loads(text or "{}")
-            return [content.get(key) for key in ("scripts", "jest", "vitest", "mocha")]
-        parser = configparser.ConfigParser(interpolation=None)
-        parser.read_string(text)
-        return {part: dict(parser[part]) for part in ("pytest", "tool:pytest") if parser.has_section(part)}
-    except (ValueError, RecursionError, AttributeError, configparser.Error):
-        return text
-
-
-def read_report(path: Path) -> dict[str, int]:
-    """How many tests passed and failed; none where there is no whole report."""
-    try:
-        outcomes = json.loads(path.read_text(encoding="utf-8"))["outcomes"]
-        return {ended: list(outcomes).count(ended) for ended in ("passed", "failed")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {"passed": 0, "failed": 0}
+def is_python_test(path: str) -> bool:
+    return any(fnmatchcase(PurePosixPath(path).name, pattern) for pattern in PYTHON_TESTS)
 
 
 def files_of(patch: str) -> list[str]:
     """The files that a patch adds or changes."""
     return sorted(set(re.findall(r"^\+\+\+ b/([^\t\r\n]+)", patch, re.MULTILINE)))
-
-
-def whole_patch(patch: str) -> str:
-    """A patch with the end that tools like to strip: its last newline, and blank context lines before that."""
-    if not patch.strip():
-        return ""
-    lines = patch.rstrip("\n").split("\n")
-    starts = [i for i, line in enumerate(lines) if re.match(r"@@ -\d+(,\d+)? \+\d+(,\d+)? @@", line)]
-    if starts:
-        hunk = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", lines[starts[-1]])
-        assert hunk
-        old, new = (int(count or 1) for count in hunk.groups())
-        body = lines[starts[-1] + 1 :]
-        old -= sum(line[:1] in (" ", "-", "") for line in body)
-        new -= sum(line[:1] in (" ", "+", "") for line in body)
-        if old == new and 0 < old <= 3:
-            lines += [" "] * old
-    return "\n".join(lines) + "\n"
-
-
-def _is_python_test(path: str) -> bool:
-    name = PurePosixPath(path).name
-    return name.endswith("_test.py") or (name.startswith("test_") and name.endswith(".py"))

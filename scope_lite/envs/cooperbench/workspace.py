@@ -15,21 +15,14 @@ from scope_lite.store.errors import ScopeError
 
 BRANCH = "work"
 """the branch of a fresh checkout"""
-GIT_LIMITS = Limits(seconds=120, cpu_seconds=120, memory_mb=4096, output_bytes=8 << 20)
+GIT_LIMITS = Limits(seconds=120, memory_mb=4096, output_bytes=8 << 20)
 
 
 class Workspace:
     """One working tree, ``scratch/tree``; the arguments are those of ``sandbox.run``."""
 
-    def __init__(
-        self,
-        scratch: Path,
-        limits: Limits | None = None,
-        readable: Sequence[Path] = (),
-        environment: Mapping[str, str] | None = None,
-    ):
-        self.scratch, self.tree = scratch, scratch / "tree"
-        self.limits, self.readable, self.environment = limits, readable, environment
+    def __init__(self, scratch: Path, limits: Limits | None = None, environment: Mapping[str, str] | None = None):
+        self.scratch, self.tree, self.limits, self.environment = scratch, scratch / "tree", limits, environment
         self.base = ""
         """the base commit: an id, since an agent's commits move branches"""
 
@@ -55,9 +48,21 @@ class Workspace:
     def git(self, *arguments: str, stdin: str = "") -> Done:
         return run(["git", *arguments], self.scratch, self.tree, GIT_LIMITS, stdin=stdin)
 
+    def apply(self, patch: str, *options: str) -> Done:
+        """Apply a patch, as it is or else counted anew: people and models count the lines of a hunk wrongly.
+
+        So do tools that strip the end of a patch: a newline, and blank lines of context before it.
+        """
+        text = patch if patch.endswith("\n") else f"{patch}\n"
+        for recount in ((), ("--recount",)):
+            done = self.git("apply", "--whitespace=nowarn", *recount, *options, "-", stdin=text)
+            if done.ok:
+                break
+        return done
+
     def run(self, command: Sequence[str], stdin: str = "") -> Done:
         """A command in the tree, within the workspace's limits, both streams together."""
-        return run(command, self.scratch, self.tree, self.limits, self.readable, self.environment, stdin, together=True)
+        return run(command, self.scratch, self.tree, self.limits, (), self.environment, stdin, together=True)
 
     def patch(self) -> str:
         """All changes against the base commit, new files included; empty if git cannot tell."""
@@ -67,11 +72,7 @@ class Workspace:
 
 
 def needed(done: Done, what: str) -> Done:
-    """The result of a step that fails only if something is wrong here, not with an agent's work.
-
-    Raises:
-        ScopeError: it failed.
-    """
+    """The result of a step that fails only if something is wrong here, not with an agent's work; else ScopeError."""
     if not done.ok:
         raise ScopeError(f"cannot {what}: {done.first_line}")
     return done

@@ -9,19 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from scope_lite.envs.tau2.prompt import GREETING, agent_system, user_system
-from scope_lite.envs.tau2.tools import (
-    CallError,
-    Environment,
-    ToolCall,
-    ToolOutput,
-    parse_call,
-    refusal,
-    shown,
-    without_marks,
-)
+from scope_lite.envs.tau2 import tools
+from scope_lite.envs.tau2.prompt import GREETING, agent_system
+from scope_lite.envs.tau2.tools import ToolCall, ToolOutput
 from scope_lite.envs.turns import SeatName, TurnEpisode
 
 USER_STOPS = {"###STOP###": "stop", "###TRANSFER###": "transfer", "###OUT-OF-SCOPE###": "out-of-scope"}
@@ -55,7 +47,7 @@ class Tau2Episode(TurnEpisode):
     def __init__(
         self,
         task: str,
-        environment: Environment,
+        environment: tools.Environment,
         user: str,
         judge: Callable[[Sequence[Event]], float],
         max_turns: int = 30,
@@ -79,35 +71,23 @@ class Tau2Episode(TurnEpisode):
 
     def _turn(self, seat: SeatName, message: str) -> None:
         if seat == "simulator":
-            self._from_user(message)
-        else:
-            self._from_agent(message)
-
-    def _earned(self) -> float:
-        """The judge's word if the customer ended it, else 0, as in the benchmark."""
-        return self.judge(self.events) if self.outcome in USER_STOPS.values() else 0.0
-
-    def _from_user(self, message: str) -> None:
-        self.events.append(Said("user", message))
-        self.replies.append(message)
-        self._hand_over("policy", without_marks(message))
-        for sign, outcome in USER_STOPS.items():
-            if sign in message:
-                self.stop(outcome)
-                break
-
-    def _from_agent(self, message: str) -> None:
+            self.events.append(Said("user", message))
+            self.replies.append(message)
+            self._hand_over("policy", tools.without_marks(message))
+            if signs := [outcome for sign, outcome in USER_STOPS.items() if sign in message]:
+                self.stop(signs[0])
+            return
         self.turns += 1
         self.acts.append(message)
         try:
-            call = parse_call(message)
-        except CallError as error:
+            call = tools.parse_call(message)
+        except tools.CallError as error:
             self._answer(f"Error: {error}.")
         else:
             if call is None:
                 self.events.append(Said("agent", message))
                 self._hand_over("simulator", message)
-            elif reason := refusal(call):  # it never reached the environment, so it is no event
+            elif reason := tools.refusal(call):  # it never reached the environment, so it is no event
                 self._answer(f"Error: {reason}.")
             else:
                 output = self.environment.call(call)
@@ -118,36 +98,12 @@ class Tau2Episode(TurnEpisode):
 
     def _answer(self, output: str) -> None:
         """Let the agent hear a tool's output, or why there is none."""
-        heard = shown(output)
-        self.replies.append(heard)
-        self._hand_over("policy", heard)
+        self.replies.append(tools.shown(output))
+        self._hand_over("policy", self.replies[-1])
 
     def _hand_over(self, seat: SeatName, words: str) -> None:
         self.next_seat, self.hears = seat, words
 
-
-def open_episode(
-    domain: str,
-    task: Any,
-    user: str | None = None,
-    max_turns: int = 30,
-) -> Tau2Episode:
-    """An episode of a task of :func:`~scope_lite.envs.tau2.environment.load_tasks`, in an environment of its own.
-
-    Args:
-        user: the customer's system prompt; by default the benchmark's guidelines and the task's scenario.
-
-    Raises:
-        ScopeError: the package is not installed, or the task can only be judged by a language model.
-    """
-    from scope_lite.envs.tau2.environment import Tau2Environment, guidelines
-    from scope_lite.envs.tau2.evaluate import check_judgeable, verdict
-
-    check_judgeable(task)
-    return Tau2Episode(
-        task=f"{domain}/{task.id}",
-        environment=Tau2Environment(domain),
-        user=user_system(guidelines(), str(task.user_scenario)) if user is None else user,
-        judge=lambda events: verdict(domain, task, events).reward,
-        max_turns=max_turns,
-    )
+    def _earned(self) -> float:
+        """The judge's word if the customer ended it, else 0, as in the benchmark."""
+        return self.judge(self.events) if self.outcome in USER_STOPS.values() else 0.0

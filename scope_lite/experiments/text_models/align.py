@@ -55,8 +55,8 @@ from scope_lite.measure.samples import mode_share, normalise_reply
 from scope_lite.method.config import RunConfig, TextConfig
 from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner
-from scope_lite.method.text import fold_adapters
 from scope_lite.models import adapters
+from scope_lite.models.adapters import fold_adapters
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import SMOLLM2, LoadedModel, load_model
 from scope_lite.models.records import Transcript, collate

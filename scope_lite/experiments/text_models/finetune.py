@@ -33,7 +33,7 @@ from scope_lite.experiments.text_models.folders import (
 )
 from scope_lite.method.config import RunConfig, TextConfig
 from scope_lite.method.learner import Learner
-from scope_lite.method.text import fold_adapters
+from scope_lite.models.adapters import fold_adapters
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import SMOLLM2, LoadedModel, load_model

@@ -223,7 +223,7 @@ class VllmEngine:
 
         folder = Path(self._scratch.name) / str(self._versions + 1)
         # not peft's own save: on a base with several adapters (Unsloth's) that writes all of them
-        model.peft.peft_config[model.adapter].save_pretrained(folder)
+        model.trained.peft_config[model.adapter].save_pretrained(folder)
         save_file({key: t.contiguous() for key, t in model.adapter_state().items()}, folder / WEIGHTS)
         return self.add(folder, name)
 
