@@ -254,9 +254,7 @@ def fake_variance(means: pd.DataFrame) -> Figure:
     )
 
 
-def ends_by_variant(
-    end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str], limits: tuple[float, float] = SHARE
-) -> Figure:
+def ends_by_variant(end: pd.DataFrame, columns: Sequence[str], colours: Mapping[str, str]) -> Figure:
     """One line a variant, an axes a column: a small point a seed, the mean with its 95 % t-interval."""
     fig, axes = panel_grid(len(columns), 0.7 + 0.27 * len(colours))
     for ax, column in zip(axes, columns, strict=True):
@@ -264,7 +262,7 @@ def ends_by_variant(
             values = end.loc[end["variant"] == variant, column].dropna().astype(float)
             if len(values):
                 dots(ax, values, i, colour, alpha=0.5, shift=0.22, lw=1.5)
-        ax.set(xlim=limits, title=textwrap.fill(named(column), ROW_NAME))
+        ax.set(xlim=SHARE, title=textwrap.fill(named(column), ROW_NAME))
     name_rows(axes, list(colours))
     axes[0].plot([], [], "o", ms=3, alpha=0.5, color="#555555", mew=0, label="a run")
     axes[0].plot([], [], "o-", ms=5, color="#555555", label="mean, 95 % interval")

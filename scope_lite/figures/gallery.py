@@ -168,11 +168,9 @@ def describe(
     """What the corner of a figure says, in full.
 
     Args:
-        number: the paper's figure number.
         tables: the files that it was drawn from; none for a figure of texts.
         rows: their rows, with the columns ``world``, ``seed`` and ``run``. A figure may show only some of these runs.
         drawn: the picture's files.
-        interval: its kind of interval; empty for none.
 
     Returns:
         ``seeds`` is the number of seeds in each world. ``runs`` lists the run ids, or holds their ``count`` and the

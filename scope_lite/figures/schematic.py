@@ -154,14 +154,12 @@ def reply_bars(
     return finish(fig)
 
 
-def memory_bars(table: pd.DataFrame, capacity: float, title: str, note: str = "planned, not measured") -> Figure:
+def memory_bars(table: pd.DataFrame, capacity: float, title: str) -> Figure:
     """Where a GPU's memory goes: a stacked bar for rollouts and one for training, and a line at the card's memory.
 
     Args:
         table: columns ``part``, ``rollouts`` and ``training``, in GiB (``Plan.table``).
         capacity: the card's memory in GiB.
-        title: model and card.
-        note: what the footnote says.
     """
     fig, (ax,) = panel_grid(1, 2.9, extra=0)
     for row, phase in enumerate(("training", "rollouts")):
@@ -183,5 +181,5 @@ def memory_bars(table: pd.DataFrame, capacity: float, title: str, note: str = "p
     ax.grid(False, axis="y")
     ax.set_axisbelow(True)
     fig.legend(loc="outside upper center", ncols=3, fontsize=7.5)
-    footnote(fig, note)
+    footnote(fig, "planned, not measured")
     return fig

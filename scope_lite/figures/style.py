@@ -193,16 +193,13 @@ FORMATS: dict[str, dict[str, Any]] = {
 
 
 def save_figure(fig: Figure, name: str, out_dir: Path, svg: bool = False) -> list[Path]:
-    """Write ``name`` as PNG (300 dpi) and PDF with no time stamp: same data, same bytes.
+    """Write ``name`` as PNG (300 dpi) and PDF with no time stamp (same data, same bytes); returns the paths.
 
     The layout is computed once and then kept, so all formats show the same one (and each is written sooner).
 
     Args:
         svg: SVG, too. Not by default: the repository keeps its figures, PDF is as sharp, and an SVG is four to seven
             times the size of the PDF (measured on figures 3, 9 and 20).
-
-    Returns:
-        The paths written.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     paths = [out_dir / f"{name}.{suffix}" for suffix in list(FORMATS)[: 2 + svg]]

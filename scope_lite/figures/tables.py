@@ -187,14 +187,9 @@ def read_tables(results: Path) -> dict[str, pd.DataFrame]:
 
 
 def write_table(table: pd.DataFrame, name: str, caption: str, out: Path, wide: str | None = None) -> list[Path]:
-    """Write a table of text as ``<name>.md`` and ``<name>.tex`` (needs the package booktabs).
+    """Write a table of text as ``<name>.md`` and ``<name>.tex`` (needs the package booktabs); returns the two paths.
 
-    Args:
-        out: folder, usually ``figures/tables``.
-        wide: the column whose text is long; in LaTeX it is set in 7 cm.
-
-    Returns:
-        The two paths.
+    ``wide`` is the column whose text is long; in LaTeX it is set in 7 cm.
     """
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"{name}.md", out / f"{name}.tex"]

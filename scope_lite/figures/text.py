@@ -337,8 +337,6 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
         table: as ``measure.diagnostics.report``; columns key, measure, value, low, high, unit, threshold, good_if,
             reading, settled.
         values: as ``measure.diagnostics.measure``: a column a key, one row a dialogue (the small dots).
-        title: whose report it is.
-        note: scenario, seeds, number of replies.
     """
     parts = {u: part for u in ("share", "nats", "tokens") if len(part := table[table["unit"] == u])}
     rows = [len(part) + 0.9 for part in parts.values()]

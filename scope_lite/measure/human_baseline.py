@@ -161,12 +161,12 @@ def against_people(found: pd.DataFrame) -> pd.DataFrame:
     apart" (0 lies inside) or "not measured".
     """
     pooled = found[found["view"] == POOLED].set_index("condition")
-    intervals = {
+    entropies = {
         name: Interval(row["entropy"], row["entropy_low"], row["entropy_high"], int(row["units"]))
         for name, row in pooled.iterrows()
     }
-    people = intervals.pop(PEOPLE)
-    gaps = {name: own.minus(people) for name, own in intervals.items()}
+    people = entropies.pop(PEOPLE)
+    gaps = {name: own.minus(people) for name, own in entropies.items()}
     return pd.DataFrame(
         {"condition": name, **gap.columns("gap", -math.inf, math.inf), "reading": gap.reading(*VARIED)}
         for name, gap in gaps.items()

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from scope_lite.measure import samples
-from scope_lite.measure.samples import cluster_labels, normalise_reply
+from scope_lite.measure.samples import cluster_labels, mode_share, normalise_reply
 from scope_lite.measure.stats import clustered_interval
 from scope_lite.models.gate import hear, readable
 from scope_lite.models.verbalized import VerbalizedParseError, read_output
@@ -41,11 +41,11 @@ ESTIMATORS: dict[str, Measure] = {
 }
 """Estimates of entropy, in nats."""
 SHARES: dict[str, Measure] = {
-    "mode share": samples.mode_share,
+    "mode share": mode_share,
     "mode share, cross-validated": samples.cross_validated_mode_share,
 }
 VARIETY: dict[str, Measure] = {
-    "mode_share": samples.mode_share,
+    "mode_share": mode_share,
     "cross_validated": samples.cross_validated_mode_share,
     "entropy": samples.chao_shen_entropy,
 }
