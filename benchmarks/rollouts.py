@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Int
 
 from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.episode import NanoEpisode
 from scope_lite.method.dialogue import run_dialogues
-from scope_lite.method.nano import Library, nano_episodes
+from scope_lite.method.nano import Library
 from scope_lite.method.seats import ModelSeat
 from scope_lite.models.rng import RowKeys
 
@@ -26,7 +27,7 @@ class ForgetfulSeat(ModelSeat):
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         self._session = self.model.session(len(self.transcripts))
-        self._unread = [list(t.ids) for t in self.transcripts]
+        self._fed = [0] * len(self.transcripts)
         return super().speak(turn, kind, rows)
 
 
@@ -40,7 +41,8 @@ def seconds(seat_type: type[ModelSeat], step: int) -> float:
         for model, seat, system in ((policy, "policy", "agent"), (simulator, "simulator", "user"))
     ]
     began = time.process_time()
-    run_dialogues(nano_episodes(world, ["agent"] * ROWS), seats[0], seats[1], keys, ["sim-a"] * ROWS)
+    episodes = [NanoEpisode(world, {"policy": "agent", "simulator": "user"}) for _ in range(ROWS)]
+    run_dialogues(episodes, seats[0], seats[1], keys, ["sim-a"] * ROWS)
     return time.process_time() - began
 
 

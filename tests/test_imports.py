@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,15 @@ def test_a_room_imports_only_those_before_it() -> None:
 
 def test_the_package_itself_imports_nothing_of_its_own() -> None:
     assert inside(imports_of(PACKAGE / "__init__.py")) == set()
+
+
+def test_the_files_of_the_method_import_one_way() -> None:
+    """Lazy imports and those for types count, too: static_order raises CycleError, with the circle."""
+    graph = {
+        f"method.{path.stem}": {".".join(name.split(".")[:2]) for name in inside(imports_of(path))}
+        for path in in_places(["method"])
+    }
+    assert "method.train" == list(TopologicalSorter(graph).static_order())[-1]
 
 
 def test_torch_is_not_named_where_it_must_not_go() -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from jaxtyping import Int
@@ -20,15 +20,17 @@ from jaxtyping import Int
 from scope_lite.envs.nano import WORLDS, random_seed
 from scope_lite.envs.nano.users import BeliefUsers, told_prior
 from scope_lite.method.config import TEXT_WORLDS, RunConfig, load_config, method_config
+from scope_lite.method.cotraining import open_partner
 from scope_lite.method.dialogue import CONTEXT, Seat, Unsaid, run_dialogues
 from scope_lite.method.learner import Learner
-from scope_lite.method.nano import NanoScene, OutcomeSeat, draw_prompts
-from scope_lite.method.partner import Partner, draw_tasks
+from scope_lite.method.nano import NanoScene, WorldSeat, draw_prompts
+from scope_lite.method.panel_file import PanelMember
+from scope_lite.method.partner import Partner
 from scope_lite.method.prompted import PromptedSeat
-from scope_lite.method.scene import Scene, open_scene
+from scope_lite.method.scene import Scene, draw_tasks
 from scope_lite.method.seats import KnowsItsLaw, ModelSeat
 from scope_lite.method.text import TextScene, draw_personas
-from scope_lite.method.train import in_format
+from scope_lite.method.train import in_format, open_scene
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import FAILED, Rollout, Transcript
 from scope_lite.models.rng import RowKeys
@@ -103,9 +105,9 @@ class LoadedPolicy:
     name: str
     step: int
     """optimizer steps it has had"""
-    scene: Scene[Any]
+    scene: Scene
     model: SeatModel
-    trained_with: Partner[Any] | None
+    trained_with: Partner | None
     """None for a policy that was not trained"""
 
     @property
@@ -333,9 +335,9 @@ class Talk:
         # the world weighs which of its real users would have said what you said
         believed = told_prior(world, world.real_prior, draw_prompts(world, world.real_prior, keys))
         users = BeliefUsers(world, believed, 1, tasks=draw_tasks(len(world.tasks), keys))
-        return OutcomeSeat(person, users, keys)
+        return WorldSeat(users, keys, person)
 
-    def _members(self) -> list[Any]:
+    def _members(self) -> list[PanelMember]:
         return [m for m in self.policy.scene.members if m.name == self.partner]
 
 
@@ -363,10 +365,10 @@ def load_policy(run: str | Path, root: Path = RUNS) -> LoadedPolicy:
         name, (config, checkpoint) = folder.name, _read(folder)
     scene = open_scene(config)
     learner = Learner(scene.policy_model(), config, seed=config.seed)
-    partner: Partner[Any] | None = None
+    partner: Partner | None = None
     if checkpoint is not None:
         learner.load_state(checkpoint.tensors["policy"])
-        partner = scene.partner(learner)
+        partner = open_partner(scene, learner)
         partner.load_state(checkpoint.tensors)
     return LoadedPolicy(name, checkpoint.step if checkpoint else 0, scene, learner.model, partner)
 

@@ -74,7 +74,7 @@ def small_finetune(
             *folders,
             device,
             fresh,
-            lambda p: line.step(p.step, config.steps, {"loss": p.losses[-1], "valid_perplexity": p.valid[-1][1]}),
+            lambda step, metrics: line.step(step, config.steps, metrics),
         )
     ppl = manifest["perplexity"]
     typer.echo(

@@ -56,7 +56,7 @@ def simulator_report(
 ) -> None:
     """Health of a simulator: collapse, role, leaks, stops, refusals and cost, each held against a stated threshold."""
     played = _situations(scenarios, dialogues)
-    from scope_lite.measure import diagnostics
+    from scope_lite.measure import diagnostics, scripted
     from scope_lite.models.generate import TextSampler
     from scope_lite.models.replies import SamplingConfig
 
@@ -64,7 +64,7 @@ def simulator_report(
     sampler = _open(model, device, prices, budget)
     local = sampler if isinstance(sampler, TextSampler) else None
     with ProgressLine(sampler.name, "turn") as line:
-        rows = diagnostics.play(
+        rows = scripted.play(
             played,
             lambda chats: sampler.sample(chats, replies, config),
             lambda chat: len(local.prompt_ids(chat)) if local else math.nan,

@@ -22,6 +22,7 @@ from scope_lite.measure.samples import (
     normalise_reply,
 )
 from scope_lite.method.config import RunConfig, method_config
+from scope_lite.method.cotraining import open_partner
 from scope_lite.method.learner import Learner
 from scope_lite.method.nano import NanoScene
 from scope_lite.method.seats import KnowsItsLaw
@@ -87,13 +88,13 @@ def sampled_epsilon(config: RunConfig, saved: Checkpoint | None, dialogues: int,
     """
     scene = NanoScene(config)
     world, learner = scene.world, Learner(scene.policy_model(), config, seed=config.seed)
-    partner = scene.partner(learner)
+    partner = open_partner(scene, learner)
     if saved is not None:
         learner.load_state(saved.tensors["policy"])
         partner.load_state(saved.tensors)
     step = saved.step if saved else 0
     keys = RowKeys(config.seed, step, FIRST_GROUP + np.arange(dialogues), np.zeros(dialogues, dtype=int))
-    scene.play(learner.model, partner, keys)
+    partner.play(learner.model, keys)
     simulator = partner.newest
     assert isinstance(simulator, KnowsItsLaw)
     laws = np.concatenate(simulator.distributions()[: world.horizon])

@@ -1,12 +1,11 @@
 """Diagnostics of a text simulator, its health: measures of its replies in short dialogues, held against thresholds.
 
-The simulator plays the users of some scenarios against a partner who says the same lines to everyone
-(:func:`play`). At every turn several replies are drawn; the first that can be used continues the dialogue. What does
-not pass the gate (``models.gate``) has rows of its own, and the other measures are of the rest: a simulator that
-says nothing is not measured, not collapsed. :func:`measure` turns the replies into numbers, one per dialogue, and
-:func:`report` into means with intervals and a reading. Dialogues are the independent units: turns of one dialogue share
-their beginning. The detectors are plain word patterns (diagnostics.yaml), made to be read and argued with; they find
-the blatant cases and miss the subtle.
+The simulator plays users against a partner who says the same lines to everyone (``scripted.play``), and at every turn
+several replies are drawn. What does not pass the gate (``models.gate``) has rows of its own, and the other measures are
+of the rest: a simulator that says nothing is not measured, not collapsed. :func:`measure` turns the replies into
+numbers, one per dialogue, and :func:`report` into means with intervals and a reading. Dialogues are the independent
+units: turns of one dialogue share their beginning. The detectors are plain word patterns (diagnostics.yaml), made to be
+read and argued with; they find the blatant cases and miss the subtle.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -32,13 +30,9 @@ from scope_lite.envs.prompts import (
 from scope_lite.envs.tau2 import Scenario
 from scope_lite.measure.samples import miller_madow_entropy, mode_share, normalise_reply
 from scope_lite.measure.stats import UNMEASURED, Interval, clustered_interval, share_interval
-from scope_lite.models.gate import REASONS, hear, readable
-from scope_lite.store.errors import ScopeError
+from scope_lite.models.gate import REASONS
 from scope_lite.store.escaping import for_markdown
 from scope_lite.store.plain_yaml import read_yaml
-
-if TYPE_CHECKING:
-    from scope_lite.models.replies import Reply
 
 OPENING_WORDS = 3
 """Two replies open alike if their first three words agree: a coarser "same" that a few replies can resolve."""
@@ -105,61 +99,6 @@ def persuadee_situations(personas: Sequence[str] = persuadee.PERSONAS) -> list[S
     """People who are asked to donate; background and instructions are hidden, and nothing ends the dialogue."""
     instructions = Template(persuadee.SYSTEM).substitute(persona="\n")
     return [Situation(f"persuadee {i}", p, f"{instructions}\n{p}", "", PERSUADEE) for i, p in enumerate(personas)]
-
-
-def play(
-    situations: Sequence[Situation],
-    sample: Callable[[list[list[Message]]], list[list[Reply]]],
-    count_read: Callable[[list[Message]], float] = lambda chat: math.nan,
-    turn_done: Callable[[int, int], None] = lambda turn, turns: None,
-    tokens: int | None = None,
-) -> pd.DataFrame:
-    """Let the simulator play every user against the scripted partner.
-
-    Args:
-        situations: the users, all of one script.
-        sample: some replies, at least two, to each of the given chats.
-        count_read: tokens of a chat, if the engine tells.
-        turn_done: called with (turns played, turns in all).
-        tokens: the most that a reply was to have; None: no limit.
-
-    Returns:
-        One row per dialogue, turn and reply: dialogue, situation, turn, reply, partner (the line answered), text,
-        failure (why there is no text: ``gate.REASONS``), thought (whether it thought aloud), raw (the whole reply if it
-        is more), finished, tokens_written and tokens_read (NaN where the engine does not tell). The first reply with a
-        text goes on; a dialogue ends with the turn where that says STOP, or where there is none.
-
-    Raises:
-        ScopeError: no situations, or fewer than two replies a history.
-    """
-    if not situations:
-        raise ScopeError("no dialogues to play: give at least one scenario")
-    script = situations[0].script
-    said: dict[int, list[str]] = {dialogue: [] for dialogue in range(len(situations))}
-    rows = []
-    for turn, line in enumerate(script.lines):
-        going = [d for d, words in said.items() if not any(not w or stops(w, script) for w in words[1::2])]
-        chats = [script.chat(situations[d].about, [*said[d], line]) for d in going]
-        for d, chat, replies in zip(going, chats, sample(chats) if chats else [], strict=True):
-            if len(replies) < 2:
-                raise ScopeError("one reply cannot be compared with the others: draw at least two a history")
-            read, heard = count_read(chat), [hear(reply, tokens) for reply in replies]
-            rows += [
-                {"dialogue": d, "situation": situations[d].name, "turn": turn, "reply": i, "partner": line,
-                 "text": one.words, "failure": one.failure, "thought": one.thought,
-                 "raw": readable(reply.text) if one.failure or one.thought else "",
-                 "finished": reply.finished, "tokens_written": _length(reply), "tokens_read": read}
-                for i, (reply, one) in enumerate(zip(replies, heard, strict=True))
-            ]  # fmt: skip
-            said[d] += [line, next((one.words for one in heard if one.words), "")]
-        turn_done(turn + 1, len(script.lines))
-    return pd.DataFrame(rows)
-
-
-def _length(reply: Reply) -> float:
-    """Tokens of a reply; an endpoint tells them only through their log-probabilities, if at all."""
-    told = [x for x in reply.logprobs if not math.isnan(x)]
-    return len(reply.token_ids) or len(told) or math.nan
 
 
 # -- detectors --------------------------------------------------------------------------------------------------------
@@ -286,7 +225,7 @@ def report(rows: pd.DataFrame, situations: Sequence[Situation]) -> pd.DataFrame:
     """The health report: one row a measure.
 
     Args:
-        rows: as :func:`play` gives them.
+        rows: as ``scripted.play`` gives them.
         situations: those that were played.
 
     Returns:

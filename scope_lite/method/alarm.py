@@ -6,9 +6,8 @@ One function over a table of metrics, whoever wrote it. Entropy is told and not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -26,8 +25,7 @@ MARGIN = 0.05
 """of reward, which a fall is deeper than in any case: an alarm is about what matters"""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a run's curves say."""
 
     collapsed: bool | None
@@ -71,10 +69,8 @@ def collapse(metrics: Any) -> Verdict:
         told = f"no collapse alarm: unseen reward {unseen[-1]:.2f} at the end, {unseen.max():.2f} at its peak"
         return Verdict(False, (), told)
     first, peak = fallen[0], peaks[fallen[0]]
-    told = (
-        f"collapse alarm at step {step[first]:.0f}: unseen reward {unseen[first]:.2f}, and {unseen[peak]:.2f} at step "
-    )
-    told += f"{step[peak]:.0f}, while training reward held ({reward[first]:.2f})"
+    told = f"collapse alarm at step {step[first]:.0f}: unseen reward {unseen[first]:.2f}, and {unseen[peak]:.2f} at "
+    told += f"step {step[peak]:.0f}, while training reward held ({reward[first]:.2f})"
     spoken = numbers.get(ENTROPY, np.array([]))
     if (spoken := spoken[np.isfinite(spoken)]).size:
         told += f"; entropy went from {spoken[0]:.2f} to {spoken[-1]:.2f}"
@@ -82,11 +78,7 @@ def collapse(metrics: Any) -> Verdict:
 
 
 def collapse_of(folder: Path) -> Verdict:
-    """The verdict on a run's folder.
-
-    Raises:
-        ScopeError: its metrics are damaged.
-    """
+    """The verdict on a run's folder; ScopeError if its metrics are damaged."""
     path = folder / "metrics.jsonl"
     return collapse(columns_of(read_lines(path) if path.is_file() else []))
 

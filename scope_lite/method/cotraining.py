@@ -14,10 +14,8 @@ the policy's tokens for the policy's reward, then on the simulator's for the sim
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,11 +25,11 @@ from torch import Tensor
 from scope_lite.method.config import SimulatorConfig
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.grpo import counted_advantages
-from scope_lite.method.learner import Learner
-from scope_lite.method.panel_file import M
+from scope_lite.method.learner import Behaviour, Learner, trainable
 from scope_lite.method.partner import Partner
 from scope_lite.method.prompted import shares
 from scope_lite.method.rewards import SIMULATOR_REWARDS, surprise, variance_split
+from scope_lite.method.scene import Scene
 from scope_lite.method.seats import GatedSeat, RoutedSeat
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout, Transcript
@@ -90,18 +88,17 @@ class Pool:
         self.distinct = parts["pool"]["distinct"].tolist() if "pool" in parts else []
 
 
-class LearningPartner(Partner[M]):
+class LearningPartner(Partner):
     """A simulator that learns, and its past selves. It starts as a panel member: prompt, sharpness and model.
 
     It writes a transcript of its own, whose tokens it is trained on. A dialogue that does not count (in text: a message
     did not pass the gate) teaches neither seat.
     """
 
-    newest: RoutedSeat | None = None
+    newest: RoutedSeat
 
     def _load(self, policy: Learner | None) -> None:
-        config, self.config = self.scene.config, self.scene.config
-        self.start: M = self.members[0]
+        self.config, self.start = self.scene.config, self.members[0]
         self.members = [self.start]
         if self.settings.kind == "self":
             assert policy is not None
@@ -109,8 +106,8 @@ class LearningPartner(Partner[M]):
         else:
             own = {"kl_coef": self.settings.kl_coef, "learning_rate": self.settings.learning_rate}
             # its own seed, so that the two adapters do not begin as copies of each other
-            model, seed = self.scene.simulator_model(self.start), config.seed + 1_000_003
-            self.learner = Learner(model, config.model_copy(update=own), seed=seed)
+            model, seed = self.scene.simulator_model(self.start), self.config.seed + 1_000_003
+            self.learner = Learner(model, self.config.model_copy(update=own), seed=seed)
         self.pool = Pool(self.learner.model, self.settings, self.scene.forget)
 
     def seat(self, keys: RowKeys, systems: Sequence[str]) -> Seat:
@@ -124,33 +121,32 @@ class LearningPartner(Partner[M]):
         self.newest = RoutedSeat(parts)
         return self.newest
 
-    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, Any]:
+    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, float | None]:
         """One update on the batch, then a snapshot if it is time for one; what does not count teaches nothing."""
-        counted = [r for r in rollouts if r.counts]
-        # a dialogue that ended before the simulator said a word has nothing to train
-        trained = {i: t for i, r in enumerate(rollouts) if r.counts and (t := transcript_of(r)).spoke}
-        spoke, transcripts = list(trained), list(trained.values())
+        counted, trained = [r for r in rollouts if r.counts], trainable(rollouts, "simulator_transcript")
+        transcripts = list(trained.values())
         # 1. credit
-        credit = self._credit(rollouts, keys, spoke, transcripts)
-        # 2. update
+        credit = self._credit(rollouts, keys, trained)
+        # 2. update. In text another engine may have sampled, with a rounding of its own; where only the current weights
+        # speak, the trainer computes their log probabilities again, as it does for the policy
+        behaviour: Behaviour = "current" if self.config.is_text and self.settings.pool_size == 1 else "sampled"
         advantages = counted_advantages(credit, scale=self.config.scale_advantages).view(-1)
-        update = self.learner.update(transcripts, advantages[spoke], behaviour=self._behaviour())
+        update = self.learner.update(transcripts, advantages[list(trained)], behaviour=behaviour)
         # 3. snapshot
         if self.settings.pool_size > 1 and step % self.settings.cadence == 0:
             self.pool.join()
             self.pool.distinct = self._distinct(transcripts)
-        kept = ("entropy", "kl", "clip_ratio", "ratio_mean")
-        said = self._messages()
+        gated = sum(seat.messages for _, seat in self.newest.parts if isinstance(seat, GatedSeat))
         return {
-            **{f"simulator/{name}": update[name] for name in kept},
+            **{f"simulator/{name}": update[name] for name in ("entropy", "kl", "clip_ratio", "ratio_mean")},
             "simulator/reward": credit[~credit.isnan()].mean().item(),
             "simulator/pool": int((self.pool.odds() > 0).sum()),
             **variance_split([r.reward for r in counted], [r.acts for r in counted]),
-            **(shares("simulator/refused", self.failures(), len(said)) if said else {}),
+            **(shares("simulator/refused", self.newest.failures, gated) if gated else {}),
         }
 
     def _credit(
-        self, rollouts: Sequence[Rollout], keys: RowKeys, spoke: list[int], transcripts: list[Transcript]
+        self, rollouts: Sequence[Rollout], keys: RowKeys, trained: Mapping[int, Transcript]
     ) -> Float[Tensor, "groups size"]:
         """What each rollout pays the simulator; NaN where it does not count."""
         missing = torch.tensor([not r.counts for r in rollouts]).view(-1, self.config.group_size)
@@ -159,19 +155,12 @@ class LearningPartner(Partner[M]):
             known = rewards.masked_fill(missing, torch.nan)
             rewards = torch.where(missing, known.nanmean(dim=1, keepdim=True), rewards)
         if self.settings.reward == "disagreement":
-            where = torch.tensor(spoke, dtype=torch.long)
-            credit = torch.zeros(len(rollouts)).index_put((where,), self._surprise(transcripts)).view_as(rewards)
+            where = torch.tensor(list(trained), dtype=torch.long)
+            surprises = self._surprise(list(trained.values()))
+            credit = torch.zeros(len(rollouts)).index_put((where,), surprises).view_as(rewards)
         else:
             credit = SIMULATOR_REWARDS[self.settings.reward](rewards, keys)
         return credit.masked_fill(missing, torch.nan)
-
-    def _behaviour(self) -> Literal["current", "sampled"]:
-        """Whose log probabilities the ratio is against: the speaker's, as sampled.
-
-        In text another engine may have sampled, with a rounding of its own; where only the current weights speak, the
-        trainer computes them again, as it does for the policy.
-        """
-        return "current" if self.config.is_text and self.settings.pool_size == 1 else "sampled"
 
     @torch.no_grad()
     def _surprise(self, transcripts: list[Transcript]) -> Float[Tensor, " b"]:
@@ -199,15 +188,6 @@ class LearningPartner(Partner[M]):
                 distance[i, j] += ((replies[i] - replies[j]).abs().sum(-1) / 2).sum().item()
         return [bool((distance[i, i + 1 :] / max(tokens, 1) >= SAME_REPLIES).all()) for i in range(n - 1)]
 
-    def failures(self) -> Counter[str]:
-        """Messages of the newest batch that did not pass the gate, by reason."""
-        return Counter(failure for failure in self._messages() if failure)
-
-    def _messages(self) -> list[str]:
-        """Of each message of the newest batch that went through the gate, why it did not pass; empty where it did."""
-        gated = [seat for _, seat in self.newest.parts if isinstance(seat, GatedSeat)] if self.newest else []
-        return [failure for seat in gated for failure in seat.failures]
-
     def answers(self) -> dict[str, float]:
         return self.scene.answers(self.start, self.learner.model)
 
@@ -221,7 +201,6 @@ class LearningPartner(Partner[M]):
         self.pool.load_state(parts)
 
 
-def transcript_of(rollout: Rollout) -> Transcript:
-    """What the simulator read and wrote; never missing: one that learns has a transcript in every row."""
-    assert rollout.simulator_transcript is not None
-    return rollout.simulator_transcript
+def open_partner(scene: Scene, policy: Learner | None = None) -> Partner:
+    """Who plays the simulator in training; a frozen one needs no ``policy``."""
+    return (LearningPartner if scene.config.simulator.kind in ("trained", "self") else Partner)(scene, policy)

@@ -21,8 +21,7 @@ from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 
 TEXT = ""
-"""the kind of message that any token may stand in; at nano it is "act", "reply" or "outcome"
-"""
+"""the kind of message that any token may stand in; at nano it is "act", "reply" or "outcome" """
 CONTEXT = "context"
 """outcome of an episode that outgrew a model's context"""
 
@@ -34,7 +33,7 @@ class Unsaid(NamedTuple):
 
 
 class Episode(Protocol):
-    """One dialogue with its rules: who speaks next, what they hear, when it is over, what it earned."""
+    """One dialogue with its rules, as :class:`envs.turns.TurnEpisode` has them."""
 
     task: str
     next_seat: SeatName | None
@@ -47,28 +46,15 @@ class Episode(Protocol):
     replies: list[str]
 
     @property
-    def turns(self) -> int:
-        """Turns that counted; in text: messages of the policy."""
-        ...
-
+    def turns(self) -> int: ...  # turns that counted; in text: messages of the policy
     @property
-    def systems(self) -> Mapping[str, str]:
-        """System prompt of each seat."""
-        ...
-
+    def systems(self) -> Mapping[str, str]: ...  # system prompt of each seat
     @property
-    def hears(self) -> str | None:
-        """What ``next_seat`` hears before it speaks; None: nothing, it opens."""
-        ...
-
-    def take(self, message: str) -> None:
-        """The message of ``next_seat``. A fault in here raises; it must never look like a failed task."""
-        ...
-
-    def stop(self, outcome: str) -> None: ...
-
+    def hears(self) -> str | None: ...  # what next_seat hears before it speaks; None: nothing, it opens
     @property
     def reward(self) -> float: ...
+    def take(self, message: str) -> None: ...  # a fault in here raises; it must never look like a failed task
+    def stop(self, outcome: str) -> None: ...
 
 
 class Seat(Protocol):

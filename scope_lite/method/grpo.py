@@ -1,15 +1,14 @@
 """Group-relative policy optimisation on dialogues: advantages and loss, as pure functions.
 
-Departures from textbook GRPO, all options: the KL term is off by default, the
-advantage can be centred only, and the mean is over trained tokens (not over rollouts),
-so that each token weighs the same. Tokens arrive as a flat list of those that the seat
-generated: a token of the other seat or of the prompt is not in it at all.
+Departures from textbook GRPO, all options: the KL term is off by default, the advantage can be centred only, and the
+mean is over trained tokens (not over rollouts), so that each token weighs the same. Tokens arrive as a flat list of
+those that the seat generated: a token of the other seat or of the prompt is not in it at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,12 +23,11 @@ def equal_values(
 ) -> Bool[Tensor, "groups 1"]:
     """Whether a group's values differ by no more than rounding; divided by their deviation, it would be a full signal.
 
-    Args:
-        scale: size of the numbers that the values were computed from; by default, the values' own.
+    ``scale``: size of the numbers that the values were computed from; by default, the values' own.
     """
     size = values.abs().amax(dim=1, keepdim=True) if scale is None else scale
-    # what is left of numbers near 1 that cancel is no value of its own: hence a floor
     spread = values.amax(dim=1, keepdim=True) - values.amin(dim=1, keepdim=True)
+    # what is left of numbers near 1 that cancel is no value of its own: hence a floor
     return spread <= ROUNDING * size.clamp_min(ROUNDING)
 
 
@@ -64,23 +62,16 @@ def counted_advantages(rewards: Float[Tensor, "groups size"], scale: bool = True
     return advantages
 
 
-def group_fractions(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
-    """Shares of groups without a signal, and why (Fig. 19); 1 counts as success, 0 as failure."""
-    equal = equal_values(rewards)[:, 0]
-    first = rewards[:, 0]
-    return {
-        "frac_reward_zero_std": equal.float().mean().item(),
-        "frac_all_success": (equal & (first >= 1 - ROUNDING)).float().mean().item(),
-        "frac_all_failure": (equal & (first <= ROUNDING**2)).float().mean().item(),
-    }
-
-
 def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:
-    """Mean reward, mean standard deviation of a group, and the shares of :func:`group_fractions`, by TRL's names."""
+    """Mean reward, mean standard deviation of a group, and shares of groups without a signal, and why (Fig. 19), by
+    TRL's names; a reward of 1 counts as success, 0 as failure."""
+    equal, first = equal_values(rewards)[:, 0], rewards[:, 0]
     return {
         "reward": rewards.mean().item(),
         "reward_std": rewards.std(dim=1, correction=0).mean().item(),
-        **group_fractions(rewards),
+        "frac_reward_zero_std": equal.float().mean().item(),
+        "frac_all_success": (equal & (first >= 1 - ROUNDING)).float().mean().item(),
+        "frac_all_failure": (equal & (first <= ROUNDING**2)).float().mean().item(),
     }
 
 
@@ -110,8 +101,7 @@ def sampling_ratios(logprobs: Float[Tensor, " n"], sampled_logprobs: Float[Tenso
     return {"sampling/ratio_mean": ratio.mean().item(), "sampling/ratio_outside": outside.float().mean().item()}
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """A scalar to minimise and the numbers to log (nats for kl, shares for clip_ratio)."""
 
     loss: Float[Tensor, ""]

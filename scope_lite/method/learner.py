@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.method.config import RunConfig
 from scope_lite.method.grpo import clipped_loss, sampling_ratios
 from scope_lite.models.hf import SeatModel, entropy
-from scope_lite.models.records import TokenBatch, Transcript, collate
+from scope_lite.models.records import Rollout, TokenBatch, Transcript, collate
 
 METRICS = ("loss", "entropy", "kl", "clip_ratio", "grad_norm", "ratio_mean", "sampling/logp_difference")
 # of an engine with kernels of its own; transformers samples with the trainer's
 ENGINE_METRICS = ("sampling/ratio_mean", "sampling/ratio_outside")
+Behaviour = Literal["current", "sampled"]
+"""whose log probabilities the clipped ratio is against: the current weights', or the speaker's, as sampled"""
 
 
 @dataclass
@@ -24,20 +27,17 @@ class Part:
     """Some dialogues of a batch, as many as are computed at once."""
 
     batch: TokenBatch
-    advantages: Tensor
-    reference: Tensor | None
-    old: Tensor | None = None
+    advantages: Float[Tensor, " rollouts"]
+    reference: Float[Tensor, " n"] | None
+    old: Float[Tensor, " n"] | None = None
     """log probabilities under the weights that are being improved on, in nats"""
     told: dict[str, float] = field(default_factory=dict)
     """what was measured under these weights"""
 
-    def measure(self, logprobs: Tensor, entropies: Tensor, sampled: bool) -> None:
-        """Keep what the first pass finds: it is the measurement too, which saves a forward pass."""
-        said = self.batch.sampled_logprobs
-        gap = (logprobs - said).abs().mean().item() if len(logprobs) else 0.0
-        entropy_mean = entropies.mean().item() if len(logprobs) else 0.0
-        self.told = {"entropy": entropy_mean, "sampling/logp_difference": gap, **sampling_ratios(logprobs, said)}
-        self.old = said if sampled else logprobs
+
+def trainable(rollouts: Sequence[Rollout], seat: Literal["policy", "simulator_transcript"]) -> dict[int, Transcript]:
+    """What a seat wrote, by row, where there is something to train: the dialogue counts, and the seat said a word."""
+    return {i: t for i, r in enumerate(rollouts) if r.counts and (t := getattr(r, seat)) and t.spoke}
 
 
 class Learner:
@@ -53,16 +53,15 @@ class Learner:
     def update(
         self,
         transcripts: list[Transcript],
-        advantages: Tensor,
-        behaviour: Literal["current", "sampled"] = "current",
+        advantages: Float[Tensor, " rollouts"],
+        behaviour: Behaviour = "current",
         learn: bool = True,
     ) -> dict[str, float]:
         """``updates_per_step`` clipped steps on one batch; returns metrics by TRL's names.
 
-        Old log probabilities are recomputed here, in the precision of training, and how
-        far the sampled ones are from them is reported (sampling/logp_difference, nats).
-        Only where other weights may have spoken (a pool of snapshots) are the sampled ones
-        the old ones: ``behaviour="sampled"``. With ``learn=False`` all is measured and nothing moves.
+        Old log probabilities are recomputed here, in the precision of training, and how far the sampled ones are from
+        them is reported (sampling/logp_difference, nats). Only where other weights may have spoken (a pool of
+        snapshots) are the sampled ones the old ones. With ``learn=False`` all is measured and nothing moves.
         """
         parts = self._parts(transcripts, advantages)
         tokens = sum(len(part.batch.row) for part in parts) or 1
@@ -73,7 +72,7 @@ class Learner:
             metrics = dict.fromkeys(names, -0.0)  # a sum that begins with -0.0 is exact, also where its terms are -0.0
             for part in parts:
                 share = len(part.batch.row) / tokens  # a mean over the batch's tokens, however the batch is split
-                found = self._backward(part, share, behaviour == "sampled")
+                found = self._backward(part, share, behaviour)
                 metrics = {name: total + share * found.get(name, 0.0) for name, total in metrics.items()}
             norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
             if learn:
@@ -81,18 +80,20 @@ class Learner:
             metrics["grad_norm"] = norm.item()
         return metrics
 
-    def _backward(self, part: Part, share: float, sampled: bool) -> dict[str, float]:
+    def _backward(self, part: Part, share: float, behaviour: Behaviour) -> dict[str, float]:
         """Add this part's share of the gradient; what was measured on it."""
         logprobs, log_all = self.model.token_logprobs(part.batch)
-        if part.old is None:
-            part.measure(logprobs.detach(), entropy(log_all.detach()), sampled)
-        assert part.old is not None
+        sampled, now = part.batch.sampled_logprobs, logprobs.detach()
+        if part.old is None:  # the first pass is the measurement too, which saves one
+            part.old = sampled if behaviour == "sampled" else now
+            gap = (now - sampled).abs().mean().item() if len(now) else 0.0
+            spread = entropy(log_all.detach()).mean().item() if len(now) else 0.0
+            part.told = {"entropy": spread, "sampling/logp_difference": gap, **sampling_ratios(now, sampled)}
         del log_all  # as large as the tokens times the vocabulary
         clip, kl = self.config.clip_range, self.config.kl_coef
         result = clipped_loss(logprobs, part.old, part.advantages, part.batch.row, clip, kl, part.reference)
         (result.loss * share).backward()
-        known = {"kl": result.kl, "clip_ratio": result.clip_ratio, "ratio_mean": result.ratio_mean}
-        return {"loss": result.loss.item(), **known, **part.told}
+        return {**result._asdict(), "loss": result.loss.item(), **part.told}
 
     def batches(self, transcripts: list[Transcript]) -> Iterator[TokenBatch]:
         """The transcripts, as many at once as a gradient takes."""
@@ -100,16 +101,12 @@ class Learner:
         for start in range(0, len(transcripts), size):
             yield collate(transcripts[start : start + size], pad=self.model.tokenizer.pad_token_id)
 
+    @torch.no_grad()
     def _parts(self, transcripts: list[Transcript], advantages: Tensor) -> list[Part]:
-        parts, start = [], 0
-        for batch in self.batches(transcripts):
-            reference = None
-            if self.config.kl_coef:
-                with torch.no_grad():
-                    reference, _ = self.reference.token_logprobs(batch)
-            parts.append(Part(batch, advantages[start : start + len(batch.ids)], reference))
-            start += len(batch.ids)
-        return parts
+        batches = list(self.batches(transcripts))
+        reference = [self.reference.token_logprobs(b)[0] if self.config.kl_coef else None for b in batches]
+        parts = zip(batches, advantages.split([len(b.ids) for b in batches]), reference, strict=True)
+        return [Part(*part) for part in parts]
 
     def state(self) -> dict[str, Tensor]:
         """Adapter and optimizer, as tensors by name (safetensors keeps nothing else)."""

@@ -1,93 +1,70 @@
-"""The panel of a world, as its file lists it, for acts and for text; no model is loaded."""
+"""The panel of a world, as its file lists it: one format for acts and for text. No model is loaded."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import yaml
 from pydantic import ConfigDict, Field
 
+from scope_lite.method.config import TEXT_WORLDS
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import checked_name, model_folder
+from scope_lite.store.paths import checked_name, model_folder, text_panel
 from scope_lite.store.plain_yaml import read_yaml
 from scope_lite.store.settings import Name, Place, checked
 
 COLLAPSED_SHARPNESS = 8.0
-"""gamma of the collapsed members of every panel"""
-EXACT = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""gamma of the collapsed members of every nano panel"""
 
 
 @dataclass(frozen=True)
 class PanelMember:
-    """One simulator of the panel, as ``panel.yaml`` lists it."""
+    """One simulator of a panel."""
 
-    __pydantic_config__ = EXACT
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     name: Name
-    model: Name | None
-    """folder of its model; None for the world's own: scripted users with a hidden type, or an exact simulator"""
+    model: Place | None
+    """its model; None at nano: the world's own, scripted users or an exact simulator; None in text: the run's"""
     sharpness: Annotated[float, Field(gt=0)]
-    """gamma at every reply and outcome"""
+    """gamma at every reply and outcome; in text, replies are sampled at the temperature 1 / gamma"""
     kind: str
     """collapsed, broad, outside (users that no training simulator knows) or scripted"""
-    population: dict[str, Annotated[float, Field(ge=0, le=1)]]
-    """shares of the user types that it speaks for"""
-
-
-@dataclass(frozen=True)
-class TextMember:
-    """One simulator of a text panel, as its file lists it (the file says what each key means)."""
-
-    __pydantic_config__ = EXACT
-
-    name: Name
-    kind: str
-    model: Place | None
-    temperature: Annotated[float, Field(gt=0)]
-    about: str
-    personas: bool
-
-
-M = TypeVar("M", PanelMember, TextMember)
+    population: dict[str, Annotated[float, Field(ge=0, le=1)]] = field(default_factory=dict)
+    """nano: shares of the user types that it speaks for"""
+    about: str = ""
+    """text: what it is told of the person that it plays"""
+    personas: bool = False
+    """text: whether it is told of a held-out person instead, another one for each dialogue"""
 
 
 def write_panel(path: Path, members: list[PanelMember]) -> None:
-    path.write_text(yaml.safe_dump([asdict(m) for m in members], sort_keys=False), encoding="utf-8")
+    """The file of a nano panel."""
+    entries = [{k: v for k, v in asdict(m).items() if k not in ("about", "personas")} for m in members]
+    path.write_text(yaml.safe_dump(entries, sort_keys=False), encoding="utf-8")
 
 
-def read_panel(world_name: str, folder: Path | None = None) -> list[PanelMember]:
-    """The panel of a world.
+def read_panel(world: str, folder: Path | None = None) -> list[PanelMember]:
+    """The panel of a world, each member under a name of its own.
+
+    Args:
+        folder: of the nano models, by world; default: those that are shipped, or were made here.
 
     Raises:
-        ScopeError: if the world has no models yet, or its file is no panel.
+        ScopeError: the world has no models yet, or one line on whatever is wrong with the file.
     """
-    checked_name(world_name, "world")
-    path = (folder / world_name if folder else model_folder(world_name)) / "panel.yaml"
+    home = folder / checked_name(world, "world") if folder else model_folder(checked_name(world, "world"))
+    path = text_panel(world) if world in TEXT_WORLDS else home / "panel.yaml"
     if not path.exists():
-        raise ScopeError(f"no panel for world {world_name!r}; run 'scope-lite nano build --world {world_name}'")
-    return read_members(PanelMember, path)
-
-
-def read_text_panel(path: Path) -> list[TextMember]:
-    """The panel of a text world.
-
-    Raises:
-        ScopeError: if its file is no panel.
-    """
-    return read_members(TextMember, path)
-
-
-def read_members(kind: type[M], path: Path) -> list[M]:
-    """The members that a panel's file lists, each under a name of its own.
-
-    Raises:
-        ScopeError: one line on whatever is wrong with the file.
-    """
-    members: list[M] = checked(list[kind], read_yaml(path), str(path))  # type: ignore[valid-type]
-    names = Counter[Any](vars(member)["name"] for member in members)
-    if twice := [name for name, count in names.items() if count > 1]:
+        raise ScopeError(f"no panel for world {world!r}; run 'scope-lite nano build --world {world}'")
+    members: list[PanelMember] = checked(list[PanelMember], read_yaml(path), str(path))
+    if twice := [name for name, count in Counter(member.name for member in members).items() if count > 1]:
         raise ScopeError(f"{path}: {twice[0]} is listed twice")
+    for member in members if world not in TEXT_WORLDS else ():
+        checked_name(member.model or member.name, f"{path}: model")
+        if not member.population:
+            raise ScopeError(f"{path}: {member.name} has no population")
     return members

@@ -6,9 +6,8 @@ told how the batch went.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -16,48 +15,58 @@ from torch import Tensor
 
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.learner import Learner
-from scope_lite.method.panel_file import M
+from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.prompted import PromptedSeat
+from scope_lite.method.scene import Scene
+from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout
 from scope_lite.models.rng import RowKeys
 
-if TYPE_CHECKING:
-    from scope_lite.method.scene import Scene
 
+class Played(NamedTuple):
+    """The dialogues of one training step."""
 
-def draw_tasks(count: int, keys: RowKeys) -> Int[np.ndarray, " b"]:
-    """The task of each row, uniform over ``count``; from ``keys.by_group()`` it is one for a whole group."""
-    return (keys.once("task") * count).astype(int)
+    rollouts: list[Rollout]
+    epsilon: float | None
+    """collapse error of the simulator on the visited histories; None where its reply distribution is not known"""
 
 
 def rotation(keys: RowKeys, members: int, draw: Literal["group", "rollout"]) -> Int[np.ndarray, " b"]:
     """The member of an ensemble that plays each row.
 
-    Group g of step s is played by member (s * groups + g) mod K: a cyclic rotation that
-    continues from step to step. The paper rotates over rollouts (``draw: rollout``); here a
-    group has one simulator, so that its rewards can be compared with each other.
+    Group g of step s is played by member (s * groups + g) mod K: a cyclic rotation that continues from step to step.
+    The paper rotates over rollouts (``draw: rollout``); here a group has one simulator, so that its rewards can be
+    compared with each other.
     """
     turn = keys.step * (int(keys.group.max()) + 1) + keys.group
     return (turn + keys.member if draw == "rollout" else turn) % members
 
 
-class Partner(Generic[M]):
+class Partner:
     """Frozen simulators (the paper's Frozen, Persona, VS and Ensemble)."""
 
-    newest: Seat | None = None
+    newest: Seat
     """the simulators of the newest batch"""
 
-    def __init__(self, scene: Scene[M], policy: Learner | None = None):
+    def __init__(self, scene: Scene, policy: Learner | None = None):
         """``policy`` is what a partner in self-play learns with."""
-        self.scene: Scene[M] = scene
-        self.settings = scene.config.simulator
-        self.members: list[M] = scene.training_members()
+        self.scene, self.settings = scene, scene.config.simulator
+        self.members = scene.training_members
         self._load(policy)
 
     def _load(self, policy: Learner | None) -> None:
         self.scene.prepare(self.members, "train")
 
-    def playing(self, keys: RowKeys) -> list[M]:
+    def play(self, policy: SeatModel, keys: RowKeys) -> Played:
+        """One batch of training.
+
+        Raises:
+            ScopeError: no dialogue counts.
+        """
+        rollouts = self.scene.converse(policy, keys, self.playing(keys), self.seat, "train")
+        return Played(rollouts, self.scene.epsilon(self.newest))
+
+    def playing(self, keys: RowKeys) -> list[PanelMember]:
         """The simulator of each row."""
         return [self.members[i] for i in rotation(keys, len(self.members), self.settings.draw)]
 
@@ -66,13 +75,9 @@ class Partner(Generic[M]):
         self.newest = self.scene.seat_members(self.playing(keys), keys, systems, "train")
         return self.newest
 
-    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, Any]:
+    def learn(self, step: int, rollouts: Sequence[Rollout], keys: RowKeys) -> dict[str, float | None]:
         """A frozen simulator learns nothing; how it spoke in this step, where it was asked for its words."""
-        return dict(self.newest.metrics()) if isinstance(self.newest, PromptedSeat) else {}
-
-    def failures(self) -> Counter[str]:
-        """What the newest simulators gave that could not be used, by reason."""
-        return self.newest.failures() if isinstance(self.newest, PromptedSeat) else Counter()
+        return self.newest.metrics() if isinstance(self.newest, PromptedSeat) else {}
 
     def answers(self) -> dict[str, float]:
         """Where the mode stands is worth drawing only when it can move."""

@@ -17,7 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -25,21 +25,13 @@ from jaxtyping import Int
 from scope_lite.envs.prompts import with_verbalized_block
 from scope_lite.method.dialogue import CONTEXT, Unsaid
 from scope_lite.models.gate import hear
-from scope_lite.models.replies import Message, Reply, SamplingConfig
+from scope_lite.models.replies import Message, Reply, Sampler, SamplingConfig
 from scope_lite.models.rng import SEATS, RowKeys, mix
 from scope_lite.models.verbalized import ParseAccount, VerbalizedDistribution, VerbalizedParseError, grammar, parse
 
 MARK_TOKENS = 20
 """For the braces, keys and probability of one candidate; SmolLM2 takes 14 to 16. They do not get fewer where replies
 are short: with half a reply's tokens instead, and replies of 24, .55 of a step's lists could not be read, now .06."""
-
-
-class Sampler(Protocol):
-    """``models.generate.TextSampler`` and ``models.api.ApiSampler``: reply i to history h is ``[h][i]``."""
-
-    def sample(
-        self, histories: Sequence[Sequence[Message]], replies: int, config: SamplingConfig | None = None
-    ) -> list[list[Reply]]: ...
 
 
 @dataclass(frozen=True)
@@ -122,38 +114,30 @@ class PromptedSeat:
         said: dict[int, str | Unsaid] = {}
         for attempt in range(1 + voice.retries):
             chats = {row: voice.chat(self.chats[row]) for row in rows if row not in said}
-            if not chats:
-                break
-            for row, reply in self._ask(voice, chats, turn, attempt).items():
+            for row, reply in self._ask(voice, chats, turn, attempt).items() if chats else ():
                 if reply.failure == CONTEXT:  # it will not get shorter
                     said[row] = Unsaid(CONTEXT)
-                    continue
-                direct = voice.candidates is None
-                words = self._directly(voice, reply) if direct else self._listed(voice, row, reply, turn, attempt)
-                if words:
+                elif words := self._read(voice, reply, self.keys[np.array([row])], turn, attempt):
                     said[row], self.newest[row] = words, reply
         return {row: said.get(row, Unsaid()) for row in rows}
 
-    def _directly(self, voice: Voice, reply: Reply) -> str:
-        """What a reply says; nothing where it did not pass the gate."""
-        words, failure, thought = hear(reply, voice.reply_tokens)
-        if failure:
-            self.refused[failure] += 1
-        else:
-            self.direct.append(reply)
-            self.thoughts += thought
-        return words
-
-    def _listed(self, voice: Voice, row: int, reply: Reply, turn: int, attempt: int) -> str:
-        """One reply of a list, drawn; nothing where the list cannot be read."""
+    def _read(self, voice: Voice, reply: Reply, key: RowKeys, turn: int, attempt: int) -> str:
+        """What a reply says, or one of its list, drawn; nothing where it did not pass the gate or cannot be read."""
+        if voice.candidates is None:
+            words, failure, thought = hear(reply, voice.reply_tokens)
+            if failure:
+                self.refused[failure] += 1
+            else:
+                self.direct.append(reply)
+                self.thoughts += thought
+            return words
         try:
-            outcome = voice.read(reply)
+            listed = voice.read(reply)
         except VerbalizedParseError as error:
             self.account.add(error)
             return ""
-        self.account.add(outcome)
-        uniform = self.keys[np.array([row])].uniforms(turn, self.stream, token=attempt)
-        return outcome.draw(float(uniform[0, 0]))
+        self.account.add(listed)
+        return listed.draw(float(key.uniforms(turn, self.stream, token=attempt)[0, 0]))
 
     def _ask(self, voice: Voice, chats: dict[int, list[Message]], turn: int, attempt: int = 0) -> dict[int, Reply]:
         """One reply to each row's chat; rows with equal chats get different ones, in the order of their keys."""
@@ -177,22 +161,20 @@ class PromptedSeat:
             state = mix(state ^ np.uint64(part))
         return int(state[0] >> np.uint64(33))
 
+    @property
     def failures(self) -> Counter[str]:
-        """What could not be used so far, by reason."""
         return self.refused + self.account.failures
 
     def metrics(self) -> dict[str, float | None]:
-        """How the simulators spoke so far.
+        """How the simulators spoke so far; a kind of reply that was not asked for has no entry.
 
         Returns:
-            ``simulator/entropy``: mean over the tokens of direct replies (nats), None where the sampler does not tell
-            it; ``simulator/cut_off``: share of direct replies cut at the token limit; ``simulator/refused``: share of
-            direct replies that did not pass the gate and were asked for again (the two above are of the others);
-            ``simulator/parse_failures`` and ``simulator/repaired``: shares of the verbalized lists that could not be
-            read, and only tolerantly; ``simulator/certain``: of those that could, the share with all probability on one
-            reply. A kind of reply that was not asked for has no entry. Only where there is one: the shares
-            ``simulator/refused/<reason>`` and ``simulator/parse_failures/<reason>`` by reason, and
-            ``simulator/thought_aloud``, of direct replies whose thought was cut out.
+            Of direct replies: ``simulator/entropy`` (mean over tokens, nats; None where the sampler does not tell it),
+            ``simulator/cut_off``, the share cut at the token limit, ``simulator/refused``, the share that did not pass
+            the gate and was asked for again (the two above are of the others), and ``simulator/thought_aloud``, where
+            there is one, the share whose thought was cut out. Of verbalized lists: the shares
+            ``simulator/parse_failures`` that could not be read and ``simulator/repaired`` only tolerantly, and
+            ``simulator/certain``: of those that could, the share with all probability on one reply.
         """
         found: dict[str, float | None] = {}
         asked, lists = len(self.direct) + self.refused.total(), self.account.calls
@@ -200,8 +182,7 @@ class PromptedSeat:
             tokens = [entropy for reply in self.direct for entropy in reply.entropies]
             mean = float(np.mean(tokens)) if tokens else math.nan
             found["simulator/entropy"] = None if math.isnan(mean) else mean
-            cut = [not reply.finished for reply in self.direct]
-            found["simulator/cut_off"] = float(np.mean(cut)) if cut else None
+            found["simulator/cut_off"] = float(np.mean([not r.finished for r in self.direct])) if self.direct else None
             found |= shares("simulator/refused", self.refused, asked)
             if self.thoughts:
                 found["simulator/thought_aloud"] = self.thoughts / asked

@@ -1,10 +1,8 @@
 """What a trained simulator is rewarded for, and a guard against variance that means nothing.
 
-The paper (Table 9) pays the simulator adversarially on Persuasion for Good and by a curriculum on τ²-bench.
-
-Each reward turns the policy's rewards of a batch, (groups, size) in [0, 1], into one
-reward a rollout for the simulator, which is then centred and scaled in its group like
-any other (``grpo.group_advantages``).
+The paper (Table 9) pays the simulator adversarially on Persuasion for Good and by a curriculum on τ²-bench. Each reward
+turns the policy's rewards of a batch, (groups, size) in [0, 1], into one reward a rollout for the simulator, which is
+then centred and scaled in its group like any other (``grpo.group_advantages``).
 """
 
 from __future__ import annotations
@@ -27,15 +25,12 @@ Rewards = Float[Tensor, "groups size"]
 def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
     """Credit (R_i - group mean)^2: what rollout i adds to its group's variance (ddof 0).
 
-    The paper pays the whole group exp(-(variance - 0.25)^2 / 0.02) (Table 9). Advantages
-    that are centred in the group (Eq. 2), as here, make nothing of a value that the group
-    shares, hence the credit; without that centring the contrast is between groups. Up to a
-    factor and a constant of the group, the credit is the leave-one-out share of rollout i
-    in the group's variance. Variance cannot pass the target, so more is always better. The
-    mean of the credit is the group's population variance, at most 0.25; for 0/1 rewards
-    with exactly half successes every credit is 0.25 and the advantage is zero: the target
-    is reached. At p = 1/2 its expectation is 0.25 (1 - 1/G), .219 for G = 8. Rewards that
-    are equally far from the mean up to rounding have equal credit.
+    The paper pays the whole group exp(-(variance - 0.25)^2 / 0.02) (Table 9). Advantages that are centred in the group
+    (Eq. 2), as here, make nothing of a value that the group shares, hence the credit: up to a factor and a constant of
+    the group, the leave-one-out share of rollout i in the group's variance. Its mean is the group's population
+    variance, which cannot pass the target of 0.25, so more is always better; for 0/1 rewards with exactly half
+    successes every credit is 0.25 and the advantage is zero: the target is reached. At p = 1/2 its expectation is
+    0.25 (1 - 1/G), .219 for G = 8. Rewards that are equally far from the mean up to rounding have equal credit.
     """
     distance = (rewards - rewards.mean(dim=1, keepdim=True)).abs()
     equal = equal_values(distance, rewards.abs().amax(dim=1, keepdim=True))
@@ -77,12 +72,9 @@ def surprise(
 ) -> Float[Tensor, " rollouts"]:
     """The reward "disagreement": mean log ratio of a rollout's replies, now against each past self (nats a token).
 
-    Its expectation under the current weights is the mean KL from the past selves, so a
-    simulator that is paid for it moves to where no snapshot of the pool speaks.
-
-    Args:
-        now: log probabilities of the replies under the current weights; ``row[i]`` is the rollout of token i.
-        past: the same under each of m past selves.
+    Its expectation under the current weights is the mean KL from the past selves, so a simulator that is paid for it
+    moves to where no snapshot of the pool speaks. ``now`` and ``past`` are log probabilities of the replies under the
+    current weights and under each of m past selves; ``row[i]`` is the rollout of token i.
     """
     gaps = now - past.mean(dim=0)
     counts = torch.bincount(row, minlength=rollouts).clamp_min(1)
@@ -92,13 +84,9 @@ def surprise(
 def variance_split(rewards: Sequence[float], acts: Sequence[Sequence[str]]) -> dict[str, float | None]:
     """Variance of the rewards of a batch, and the part that the policy's acts do not explain.
 
-    Both are means of (R_i - R_j)^2 / 2 over pairs, hence unbiased: over all pairs, and over
-    pairs whose acts were the same throughout. A simulator that flips a coin at the end
-    meets any variance target, and all of it is unexplained.
-
-    Returns:
-        ``simulator/variance`` and ``simulator/unexplained_variance``; None where there are no two rollouts, the latter
-        also where no two have the same acts.
+    Both are means of (R_i - R_j)^2 / 2 over pairs, hence unbiased: over all pairs, and over pairs whose acts were the
+    same throughout. A simulator that flips a coin at the end meets any variance target, and all of it is unexplained.
+    ``simulator/variance`` and ``simulator/unexplained_variance`` are None where there is no such pair.
     """
     r = np.asarray(rewards, dtype=np.float64)
     keys = np.unique(np.array(["|".join(a) for a in acts]), return_inverse=True)[1]

@@ -8,6 +8,7 @@ A ``ModelSeat`` is a language model with its own transcripts, a ``GatedSeat`` ho
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -29,6 +30,21 @@ class KnowsItsLaw(Protocol):
     def distributions(self) -> list[Float[np.ndarray, "b n"]]: ...
 
 
+@runtime_checkable
+class MayFail(Protocol):
+    """A seat whose words may be of no use."""
+
+    @property
+    def failures(self) -> Counter[str]:
+        """What could not be used so far, by reason."""
+        ...
+
+
+def failures_of(seat: Seat) -> Counter[str]:
+    """What a seat said that could not be used, by reason."""
+    return seat.failures if isinstance(seat, MayFail) else Counter()
+
+
 class ModelSeat:
     """A language model in a seat, sampling by a rule, writing append-only transcripts."""
 
@@ -46,20 +62,19 @@ class ModelSeat:
         self.max_new_tokens = max_new_tokens
         self.transcripts: list[Transcript] = [Transcript() for _ in systems]
         self._session = model.session(len(systems))
-        self._unread: list[list[int]] = [[] for _ in systems]  # ids the model has not been fed yet
+        self._fed = [0] * len(systems)  # how many ids of its transcript the model has read, by row
         self._distributions: list[Float[np.ndarray, "b n"]] = []
 
     def resume(self, transcripts: Sequence[Transcript]) -> None:
         """Take up copies of these transcripts, one a row, where they end; the model reads them before it speaks."""
         self.transcripts = [copy.deepcopy(transcript) for transcript in transcripts]
-        self._session = self.model.session(len(self.transcripts))
-        self._unread = [list(transcript.ids) for transcript in self.transcripts]
+        self._session, self._fed = self.model.session(len(transcripts)), [0] * len(transcripts)
 
     def hear(self, messages: Sequence[str | None]) -> None:
         """A row whose message is None hears nothing."""
-        for row, message in enumerate(messages):
+        for transcript, system, message in zip(self.transcripts, self.systems, messages, strict=True):
             if message is not None:
-                self._read(row, self.model.format.heard(self.transcripts[row], self.systems[row], message))
+                transcript.read(self.model.format.heard(transcript, system, message))
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         """One message from each of ``rows`` (by default all); the other rows are neither fed nor sampled."""
@@ -67,7 +82,7 @@ class ModelSeat:
         said: dict[int, list[int]] = {row: [] for row in speaking.tolist()}
         for row in said:
             if not self.transcripts[row].ids:
-                self._read(row, self.model.format.opening(self.systems[row], None))
+                self.transcripts[row].read(self.model.format.opening(self.systems[row], None))
         choice = self.model.choice_index[kind]
         for token in range(self.max_new_tokens):
             self._feed(speaking)
@@ -75,7 +90,6 @@ class ModelSeat:
             ended = np.isin(tokens, list(self.model.stop_ids))
             for row, sampled, logprob, end in zip(speaking.tolist(), tokens, logprobs, ended, strict=True):
                 self.transcripts[row].write(int(sampled), float(logprob), choice)
-                self._unread[row].append(int(sampled))
                 if not end:
                     said[row].append(int(sampled))
             speaking = speaking[~ended]
@@ -88,9 +102,11 @@ class ModelSeat:
 
     def _feed(self, rows: Int[np.ndarray, " r"]) -> None:
         """Let the model read what these rows have not been fed yet."""
-        mine = set(rows.tolist())
-        self._session.append([ids if row in mine else [] for row, ids in enumerate(self._unread)])
-        self._unread = [[] if row in mine else ids for row, ids in enumerate(self._unread)]
+        pieces: list[list[int]] = [[] for _ in self.transcripts]
+        for row in rows.tolist():
+            ids = self.transcripts[row].ids
+            pieces[row], self._fed[row] = ids[self._fed[row] :], len(ids)
+        self._session.append(pieces)
 
     def _sample(
         self, turn: int, kind: str, token: int, rows: Int[np.ndarray, " r"]
@@ -103,10 +119,6 @@ class ModelSeat:
             self._distributions.append(distribution)
         chance = np.take_along_axis(probabilities, index[:, None], axis=1)[:, 0]
         return ids[index], np.log(np.maximum(chance, 1e-300))
-
-    def _read(self, row: int, ids: list[int]) -> None:
-        self.transcripts[row].read(ids)
-        self._unread[row] = self._unread[row] + ids
 
 
 def newest_said(model: SeatModel, transcript: Transcript, tokens: int) -> Said:
@@ -128,21 +140,21 @@ class GatedSeat:
     def __init__(self, seat: Seat, model: SeatModel):
         """``model`` is the one that speaks in ``seat``: its tokenizer and stop tokens are used."""
         self.seat, self.model, self.max_new_tokens = seat, model, seat.max_new_tokens
-        self.failures: list[str] = []
-        """of each message, the reason why it did not pass; empty where it did"""
+        self.hear = seat.hear
+        self.failures: Counter[str] = Counter()
+        """messages that did not pass, by reason"""
+        self.messages = 0
 
     @property
     def transcripts(self) -> Sequence[Transcript | None]:
         return self.seat.transcripts
 
-    def hear(self, messages: Sequence[str | None]) -> None:
-        self.seat.hear(messages)
-
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str | Unsaid]:
         self.seat.speak(turn, kind, rows)
         written = self.transcripts if rows is None else [self.transcripts[row] for row in rows.tolist()]
         said = [newest_said(self.model, t, self.max_new_tokens) for t in written if t is not None]
-        self.failures += [one.failure for one in said]
+        self.messages += len(said)
+        self.failures.update(one.failure for one in said if one.failure)
         return [Unsaid() if one.failure else one.words for one in said]
 
 
@@ -152,6 +164,7 @@ class RoutedSeat:
     def __init__(self, parts: Sequence[tuple[Int[np.ndarray, " p"], Seat]]):
         self.parts = parts
         self.rows = sum(len(rows) for rows, _ in parts)
+        self.max_new_tokens = max(seat.max_new_tokens for _, seat in parts)
 
     @property
     def transcripts(self) -> list[Transcript | None]:
@@ -159,8 +172,8 @@ class RoutedSeat:
         return [placed[i] for i in range(self.rows)]
 
     @property
-    def max_new_tokens(self) -> int:
-        return max(seat.max_new_tokens for _, seat in self.parts)
+    def failures(self) -> Counter[str]:
+        return sum((failures_of(seat) for _, seat in self.parts), Counter())
 
     def hear(self, messages: Sequence[str | None]) -> None:
         for rows, seat in self.parts:
@@ -168,15 +181,14 @@ class RoutedSeat:
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str | Unsaid]:
         """One message from each of ``rows``, in their order; by default from all."""
+        wanted = np.arange(self.rows) if rows is None else rows
         said: dict[int, str | Unsaid] = {}
-        for mine, seat in self.parts:
-            if rows is None:
-                said |= zip(mine.tolist(), seat.speak(turn, kind), strict=True)
-                continue
-            within = np.flatnonzero(np.isin(mine, rows))
+        for own, seat in self.parts:
+            within = np.flatnonzero(np.isin(own, wanted))
             if len(within):
-                said |= zip(mine[within].tolist(), seat.speak(turn, kind, within), strict=True)
-        return [said[i] for i in (range(self.rows) if rows is None else rows.tolist())]
+                part = seat.speak(turn, kind, None if rows is None else within)
+                said |= zip(own[within].tolist(), part, strict=True)
+        return [said[i] for i in wanted.tolist()]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         merged, known = [], [seat for _, seat in self.parts if isinstance(seat, KnowsItsLaw)]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from scope_lite.envs.turns import SeatName
 from scope_lite.method.config import RunConfig
 from scope_lite.method.dialogue import CONTEXT, Episode, Seat
-from scope_lite.method.panel_file import TextMember, read_text_panel
+from scope_lite.method.panel_file import PanelMember, read_panel
 from scope_lite.method.prompted import PromptedSeat, Sampler, Voice
 from scope_lite.method.scene import Scene, Split
 from scope_lite.method.seats import GatedSeat, ModelSeat
@@ -31,8 +31,7 @@ from scope_lite.models.records import Rollout
 from scope_lite.models.replies import ReplyCache
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import cache_folder, text_panel
-from scope_lite.store.settings import closest
+from scope_lite.store.paths import cache_folder
 
 if TYPE_CHECKING:
     from scope_lite.models.unsloth import UnslothBase
@@ -41,14 +40,14 @@ STREAMS: dict[Split, Literal["simulator", "panel"]] = {"train": "simulator", "te
 """what the random numbers of prompted simulators are keyed by, besides their row"""
 
 
-class TextScene(Scene[TextMember]):
+class TextScene(Scene):
     """Policy and simulators of one run in text."""
 
     threads = None  # a real model gains from every core
 
     def __init__(self, config: RunConfig):
         self.config, self.task = config, open_task(config.world, config.text)
-        self.members = read_text_panel(text_panel(config.world))
+        self.members = read_panel(config.world)
         self._samplers: dict[str | None, Sampler] = {}
         for name in config.simulator.members:
             self.member(name)
@@ -60,37 +59,30 @@ class TextScene(Scene[TextMember]):
             require_model(other)
         if config.simulator.kind == "trained":
             self._require_trainable(self.member(config.simulator.members[0]).model or other)
-        models = [m.model or other for m in self.members]
-        self._vllm = VllmRollouts(config, models) if config.text.rollout_engine == "vllm" else None
+        self._vllm: VllmRollouts | None = None
+        if config.text.rollout_engine == "vllm":
+            self._vllm = VllmRollouts(config, [m.model or other for m in self.members], lambda: self.loaded)
 
     @cached_property
     def loaded(self) -> LoadedModel:
         """The policy's base; simulators without a model of their own speak with it too."""
         if self._unsloth and self.config.text.rollout_engine == "vllm":
             return self._unsloth.loaded()  # all that speaks is in vLLM: one copy here will do
-        return self._load(self.config.model)
-
-    def _load(self, model: str) -> LoadedModel:
-        return load_model(model, self.config.text.device, self.number_format)
+        return load_model(self.config.model, self.config.text.device, self.number_format)
 
     @cached_property
     def _unsloth(self) -> UnslothBase | None:
         return unsloth_base(self.config) if self.config.text.training_engine == "unsloth" else None
 
-    def member(self, name: str) -> TextMember:
-        found = next((m for m in self.members if m.name == name), None)
-        if found is None:
-            raise ScopeError(closest(name, [m.name for m in self.members], "simulator"))
-        return found
-
-    def in_both_seats(self) -> TextMember:
-        return TextMember("self", "collapsed", None, 1.0, "", False)
+    @property
+    def in_both_seats(self) -> PanelMember:
+        return PanelMember("self", None, 1.0, "collapsed")
 
     def policy_model(self) -> SeatModel:
         return self.trainable(None, self.policy_sharpness)
 
-    def simulator_model(self, member: TextMember) -> SeatModel:
-        sharpness = self.config.simulator.sharpness or 1 / member.temperature
+    def simulator_model(self, member: PanelMember) -> SeatModel:
+        sharpness = self.config.simulator.sharpness or member.sharpness
         return self.trainable(member.model or self.config.text.simulator_model, sharpness)
 
     def trainable(self, model: str | None, sharpness: float = 1.0) -> SeatModel:
@@ -98,16 +90,16 @@ class TextScene(Scene[TextMember]):
 
         Its own adapter, where it has one, is folded into it: that is where training starts.
         """
-        if model is not None and model != self.config.model:
-            loaded = self._load(model)
-            return SeatModel(fold_adapters(loaded.model), loaded.tokenizer, sharpness=sharpness)
-        if self._unsloth:
+        own = model is None or model == self.config.model
+        if own and self._unsloth:
             from scope_lite.models.unsloth import UnslothSeat
 
             return UnslothSeat(self._unsloth, sharpness)
-        return SeatModel(fold_adapters(self.loaded.model), self.loaded.tokenizer, sharpness=sharpness)
+        text = self.config.text
+        loaded = self.loaded if model is None or own else load_model(model, text.device, self.number_format)
+        return SeatModel(fold_adapters(loaded.model), loaded.tokenizer, sharpness=sharpness)
 
-    def prepare(self, members: Sequence[TextMember], split: Split) -> None:
+    def prepare(self, members: Sequence[PanelMember], split: Split) -> None:
         if split == "train":  # those of the panel are opened when they are asked
             for member in members:
                 self.voice(member, split)
@@ -115,7 +107,7 @@ class TextScene(Scene[TextMember]):
     def tasks(self, split: Split) -> int:
         return self.task.count(split)
 
-    def told(self, playing: Sequence[TextMember], shared: RowKeys, split: Split) -> list[str]:
+    def told(self, playing: Sequence[PanelMember], shared: RowKeys, split: Split) -> list[str]:
         """What each row's simulator is told of its person: a persona of this split, or what the panel says."""
         persons = draw_personas(self.task.personas[split], shared)
         everyone = split == "train" and self.config.simulator.kind == "persona"
@@ -130,17 +122,17 @@ class TextScene(Scene[TextMember]):
     def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         return self._sampled(model, keys, "policy", systems, self.config.text.max_new_tokens)
 
-    def seat_learner(self, member: TextMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
+    def seat_learner(self, member: PanelMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         return GatedSeat(self._sampled(model, keys, "simulator", systems, self.config.text.reply_tokens), model)
 
     def _sampled(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], limit: int) -> Seat:
         """A model of the trainer's, sampled by the run's rollout engine."""
         if self._vllm:
-            return self._vllm.seat(self.loaded, model, keys, seat, systems, limit)
+            return self._vllm.seat(model, keys, seat, systems, limit)
         return ModelSeat(model, keys, seat, list(systems), max_new_tokens=limit)
 
     def seat_members(
-        self, playing: Sequence[TextMember], keys: RowKeys, systems: Sequence[str], split: Split
+        self, playing: Sequence[PanelMember], keys: RowKeys, systems: Sequence[str], split: Split
     ) -> PromptedSeat:
         voices = {member.name: self.voice(member, split) for member in playing}
         return PromptedSeat([voices[m.name] for m in playing], systems, keys, STREAMS[split])
@@ -154,16 +146,11 @@ class TextScene(Scene[TextMember]):
     def context(self, policy: SeatModel) -> int | None:
         return self.config.text.context or getattr(policy.model.config, "max_position_embeddings", None)
 
-    def converse(self, *args: Any, **named: Any) -> list[Rollout]:
-        """As at nano; an engine rests afterwards.
-
-        Raises:
-            ScopeError: no simulator's model can read even its first chat.
-        """
+    def played(self, rollouts: Sequence[Rollout]) -> None:
+        """Raises ScopeError where no simulator could read even the first message."""
         for sampler in self._samplers.values():
             if isinstance(sampler, TextSampler):
                 sampler.readings.forget()  # a resumed run must read what the run that never stopped reads
-        rollouts = super().converse(*args, **named)
         if self._vllm:
             self._vllm.rest()
         if all(r.outcome == CONTEXT and not r.replies for r in rollouts):
@@ -171,7 +158,6 @@ class TextScene(Scene[TextMember]):
                 "no simulator can read its prompt and the first message: set text.simulator_model to a model with a "
                 "longer context, or lower text.reply_tokens"
             )
-        return rollouts
 
     def metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float | None]:
         """The share of each outcome, by name, and how well the engine follows the trainer, where there is one."""
@@ -189,27 +175,19 @@ class TextScene(Scene[TextMember]):
                 "text.simulator_model out, or set text.rollout_engine to hf"
             )
 
-    def voice(self, member: TextMember, split: Split = "test") -> Voice:
+    def voice(self, member: PanelMember, split: Split = "test") -> Voice:
         """How a member is asked; in training, as the config says."""
         config, text, in_training = self.config.simulator, self.config.text, split == "train"
-        temperature = 1 / config.sharpness if in_training and config.sharpness else member.temperature
+        sharpness = (config.sharpness if in_training else None) or member.sharpness
         sampler = self._sampler(member.model or text.simulator_model)
-        lists = in_training and config.kind == "verbalized"
-        local = isinstance(sampler, TextSampler)
-        return Voice(
-            sampler,
-            temperature,
-            text.reply_tokens,
-            config.k if lists else None,
-            local if text.grammar is None else text.grammar,
-            text.retries,
-            self.task.speaker,
-        )
+        candidates = config.k if in_training and config.kind == "verbalized" else None
+        by_grammar = isinstance(sampler, TextSampler) if text.grammar is None else text.grammar
+        return Voice(sampler, 1 / sharpness, text.reply_tokens, candidates, by_grammar, text.retries, self.task.speaker)
 
     def _sampler(self, model: str | None) -> Sampler:
         text = self.config.text
         if model not in self._samplers:
-            served = self._vllm.sampler(self.loaded, model) if self._vllm else None
+            served = self._vllm.sampler(model) if self._vllm else None
             if served:
                 self._samplers[model] = served
             elif model is None or model == self.config.model:

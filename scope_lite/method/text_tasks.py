@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from scope_lite.envs import p4g_episode
 from scope_lite.envs.cooperbench import PairResult, PairTask, Suite, evaluate_pair, load_split
@@ -15,84 +16,70 @@ from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.envs.prompts import personas, persuadee, persuadee_chat, persuader
 from scope_lite.method.config import TextConfig
 from scope_lite.method.dialogue import CONTEXT, Episode
+from scope_lite.method.scene import Split
 from scope_lite.models.records import FAILED
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import COOPERBENCH_VARIABLE, path_in
 
-Split = Literal["train", "test"]
 WITHOUT_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """our own tasks need none of pytest's plugins, which take most of the time of a small test"""
 
 
-class TextTask(Protocol):
-    """A task family: it opens an episode of one of its tasks, with a simulator that is told something of itself."""
+@dataclass
+class TextTask:
+    """A family of tasks in text."""
 
-    @property
-    def speaker(self) -> str:
-        """What a request for verbalized replies calls the simulator."""
-        ...
+    speaker: str
+    """what a request for verbalized replies calls the simulator"""
+    outcomes: Sequence[str]
+    """how its episodes may end, besides those that any may: the context, or no reply that can be used"""
+    personas: Mapping[str, Sequence[str]]
+    """what a simulator may be told of its person, by split"""
+    count: Callable[[Split], int]
+    """how many tasks there are"""
+    open: Callable[[int, Split, str], Episode]
+    """(number of the task, split, what the simulator is told of its person) to an episode at its beginning"""
 
-    @property
-    def outcomes(self) -> Sequence[str]:
-        """How its episodes may end."""
-        ...
-
-    @property
-    def personas(self) -> Mapping[str, Sequence[str]]:
-        """What a simulator may be told of its person, by split."""
-        ...
-
-    def count(self, split: Split) -> int:
-        """How many tasks there are."""
-        ...
-
-    def open(self, number: int, split: Split, about: str) -> Episode:
-        """An episode of task ``number`` at its beginning; ``about`` is what the simulator is told of its person."""
-        ...
+    def __post_init__(self) -> None:
+        self.outcomes = (*self.outcomes, CONTEXT, FAILED)
 
 
-class P4GTask:
+def open_task(world: str, config: TextConfig) -> TextTask:
+    """The task family of a text world.
+
+    Raises:
+        ScopeError: CooperBench, where foreign code cannot be contained, or there is no pytest to run its tests.
+    """
+    if world == "cooperbench":
+        return _cooperbench(config)
+    return _p4g(config) if world == "p4g" else _tau2(world.removeprefix("tau2-"), config)
+
+
+def _p4g(config: TextConfig) -> TextTask:
     """Persuasion for Good: one task, so dialogues differ by who is asked."""
 
-    speaker = "participant"
-    outcomes = (*p4g_episode.OUTCOMES, CONTEXT, FAILED)
-    personas = personas.PERSUADEES
-
-    def __init__(self, config: TextConfig):
-        self.config = config
-
-    def count(self, split: Split) -> int:
-        return 1
-
-    def open(self, number: int, split: Split, about: str) -> P4GEpisode:
+    def begin(number: int, split: Split, about: str) -> P4GEpisode:
         # the persuadee's prompt is what its chat begins with
         systems = {"policy": persuader.SYSTEM, "simulator": persuadee_chat([""], about)[0]["content"]}
-        question = persuadee.QUESTION if self.config.closing_question else None
-        return P4GEpisode("p4g", systems, self.config.turns, question)
+        return P4GEpisode("p4g", systems, config.turns, persuadee.QUESTION if config.closing_question else None)
+
+    return TextTask("participant", p4g_episode.OUTCOMES, personas.PERSUADEES, lambda split: 1, begin)
 
 
-class Tau2Task:
+def _tau2(domain: str, config: TextConfig) -> TextTask:
     """tau2-bench: the benchmark's tasks by split, without those on the quarantine list."""
+    from scope_lite.envs.tau2.episode import MAX_TURNS, USER_STOPS
 
-    speaker = "customer"
-    personas = personas.CUSTOMERS
-
-    def __init__(self, domain: str, config: TextConfig):
-        from scope_lite.envs.tau2.episode import MAX_TURNS, USER_STOPS
-
-        self.domain, self.config = domain, config
-        self.outcomes = (*USER_STOPS.values(), MAX_TURNS, CONTEXT, FAILED)
-
-    def count(self, split: Split) -> int:
-        return len(_tau2_tasks(self.domain, split))
-
-    def open(self, number: int, split: Split, about: str) -> Episode:
+    def begin(number: int, split: Split, about: str) -> Episode:
         from scope_lite.envs.tau2.benchmark import guidelines, open_episode
         from scope_lite.envs.tau2.prompt import user_system
 
-        task = _tau2_tasks(self.domain, split)[number]
+        task = _tau2_tasks(domain, split)[number]
         user = user_system(guidelines(), f"{task.user_scenario}\n{about}")
-        return open_episode(self.domain, task, user, self.config.turns)
+        return open_episode(domain, task, user, config.turns)
+
+    outcomes = (*USER_STOPS.values(), MAX_TURNS)
+    return TextTask("customer", outcomes, personas.CUSTOMERS, lambda split: len(_tau2_tasks(domain, split)), begin)
 
 
 @cache
@@ -102,26 +89,15 @@ def _tau2_tasks(domain: str, split: Split) -> list[Any]:
     return without_quarantined(domain, load_tasks(domain, split))
 
 
-class CooperTask:
+def _cooperbench(config: TextConfig) -> TextTask:
     """CooperBench: every pair of features in both orders; repositories of training and evaluation are disjoint."""
+    if reason := fault() or ("" if find_spec("pytest") else "CooperBench's tests need pytest: `pip install pytest`"):
+        raise ScopeError(reason)
 
-    speaker = "software engineer"
-    outcomes = (*OUTCOMES, CONTEXT, FAILED)
-    personas = personas.ENGINEERS
+    def begin(number: int, split: Split, about: str) -> PairEpisode:
+        return PairEpisode(_pairs(split)[number], _judged, config.turns, about)
 
-    def __init__(self, config: TextConfig):
-        """Raises ScopeError if foreign code cannot be contained here, or there is no pytest to run the tests."""
-        self.config = config
-        if reason := fault() or (
-            "" if find_spec("pytest") else "CooperBench's tests need pytest: `pip install pytest`"
-        ):
-            raise ScopeError(reason)
-
-    def count(self, split: Split) -> int:
-        return len(_pairs(split))
-
-    def open(self, number: int, split: Split, about: str) -> PairEpisode:
-        return PairEpisode(_pairs(split)[number], _judged, self.config.turns, about)
+    return TextTask("software engineer", OUTCOMES, personas.ENGINEERS, lambda split: len(_pairs(split)), begin)
 
 
 @cache
@@ -132,13 +108,5 @@ def _pairs(split: Split) -> list[PairTask]:
 @lru_cache(1024)
 def _judged(pair: PairTask, patches: tuple[str, str]) -> PairResult:
     """The verdict; a group often writes the same patches twice."""
-    return evaluate_pair(
-        pair, patches, Suite() if path_in(COOPERBENCH_VARIABLE) else Suite(environment=WITHOUT_PLUGINS)
-    )
-
-
-def open_task(world: str, config: TextConfig) -> TextTask:
-    """The task family of a text world."""
-    if world == "cooperbench":
-        return CooperTask(config)
-    return P4GTask(config) if world == "p4g" else Tau2Task(world.removeprefix("tau2-"), config)
+    suite = Suite() if path_in(COOPERBENCH_VARIABLE) else Suite(environment=WITHOUT_PLUGINS)
+    return evaluate_pair(pair, patches, suite)

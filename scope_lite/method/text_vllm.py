@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -22,8 +22,9 @@ from scope_lite.store.errors import ScopeError
 class VllmRollouts:
     """The engine of one run, started at the first dialogue, and who speaks through it."""
 
-    def __init__(self, config: RunConfig, simulators: Sequence[str | None]):
+    def __init__(self, config: RunConfig, simulators: Sequence[str | None], loaded: Callable[[], LoadedModel]):
         """``simulators``: the models behind them; those that are adapters on the policy's base are served, too.
+        ``loaded`` gives the policy's base, as the trainer holds it.
 
         Raises:
             ScopeError: vLLM is not installed, or the policy starts from an adapter: the engine has room for one on the
@@ -35,37 +36,26 @@ class VllmRollouts:
                 "text.rollout_engine to hf"
             )
         require_vllm()
-        self.config, self.base = config, config.model
+        self.config, self.base, self.loaded = config, config.model, loaded
         adapters = [folder for name in simulators if (folder := self._adapter(name))]
         self._rank = max([config.lora_rank, *(read_adapter(folder)[0]["r"] for folder in adapters)])
-        self._loaded: LoadedModel | None = None
         self._syncs: list[AdapterSync] = []
         """one a trained seat: the policy's first"""
 
     @cached_property
     def engine(self) -> VllmEngine:
-        assert self._loaded is not None
-        text = self.config.text
-        return VllmEngine(
-            find_model(self.base),
-            VllmSettings(self._loaded.number_format, text.context, self._rank, text.vllm_share, seed=self.config.seed),
-        )
+        text, number_format = self.config.text, self.loaded().number_format
+        settings = VllmSettings(number_format, text.context, self._rank, text.vllm_share, seed=self.config.seed)
+        return VllmEngine(find_model(self.base), settings)
 
     def seat(
-        self,
-        loaded: LoadedModel,
-        model: SeatModel,
-        keys: RowKeys,
-        seat: SeatName,
-        systems: Sequence[str],
-        max_new_tokens: int,
+        self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], max_new_tokens: int
     ) -> EngineSeat:
         """The seat of a model that is trained, or of a past self, with the weights that the trainer has now.
 
         Raises:
             ScopeError: the engine does not serve them.
         """
-        self._loaded = loaded
         sync = next((sync for sync in self._syncs if sync.model is model), None)
         if sync is None:
             sync = AdapterSync(self.engine, model, probe_prompts(model.format, systems), seat)
@@ -78,13 +68,12 @@ class VllmRollouts:
             sync.retire()
             self._syncs.remove(sync)
 
-    def sampler(self, loaded: LoadedModel, model: str | None) -> VllmSampler | None:
+    def sampler(self, model: str | None) -> VllmSampler | None:
         """The sampler of a simulator's model; None where it is not on the policy's base."""
-        self._loaded = loaded
         if model is None or model == self.base:
-            return VllmSampler(self.engine, loaded)
+            return VllmSampler(self.engine, self.loaded())
         folder = self._adapter(model)
-        return VllmSampler(self.engine, loaded, self.engine.add(folder, "simulator")) if folder else None
+        return VllmSampler(self.engine, self.loaded(), self.engine.add(folder, "simulator")) if folder else None
 
     def rest(self) -> None:
         """The dialogues are over: a GPU's memory is the trainer's."""

@@ -1,7 +1,7 @@
 """The loop: play, score, centre, train, log. One function for every method and scale.
 
 A step, and where to read on:
-  1. play     scene.play                nano.py or text.py seat the two sides, dialogue.py lets them speak in turn
+  1. play     partner.play              nano.py or text.py seat the two sides, dialogue.py lets them speak in turn
   2. score    Rollout.reward            the world's value of the outcome, in [0, 1]
   3. centre   grpo.counted_advantages   within a group, which has one task and one simulator: [1, 0, 0, 1] becomes
                                         [1, -1, -1, 1] (Eq. 2)
@@ -19,20 +19,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from scope_lite.method.alarm import UNSEEN, collapse, columns_of
 from scope_lite.method.config import RunConfig
+from scope_lite.method.cotraining import open_partner
 from scope_lite.method.grpo import counted_advantages, counted_metrics
-from scope_lite.method.learner import Learner
+from scope_lite.method.learner import Learner, trainable
+from scope_lite.method.nano import NanoScene
 from scope_lite.method.panel import Panel
 from scope_lite.method.partner import Partner
-from scope_lite.method.scene import Scene, open_scene
+from scope_lite.method.scene import Scene
 from scope_lite.models.pretrained import NUMBER_FORMATS
-from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
 from scope_lite.store import RunFolder, recorded_format
 from scope_lite.store.files import read_lines
@@ -40,7 +40,7 @@ from scope_lite.store.folder import is_finished
 
 KEPT_DIALOGUES = 2  # dialogues a panel member that rollouts.jsonl keeps at each evaluation
 
-OnStep = Callable[[int, int, dict[str, Any]], None]
+OnStep = Callable[[int, int, dict[str, float | None]], None]
 
 
 def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | None = None) -> Path:
@@ -73,7 +73,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         evaluated = [row for row in read_lines(run.path / "metrics.jsonl") if UNSEEN in row]
         for step in range(start, config.steps + 1):
             began = time.perf_counter()
-            metrics: dict[str, Any] = {"step": step}
+            metrics: dict[str, float | None] = {"step": step}
             timing: dict[str, float] = {}
             if step > 0:
                 found, timing = _play_and_learn(config, scene, learner, partner, step)
@@ -98,10 +98,23 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         return run.path
 
 
-def _players(config: RunConfig, scene: Scene[Any]) -> tuple[Learner, Partner[Any], Panel[Any]]:
+def open_scene(config: RunConfig) -> Scene:
+    """The scene of a run's world.
+
+    Raises:
+        ScopeError: for a world, model or simulator that does not exist.
+    """
+    if not config.is_text:
+        return NanoScene(config)
+    from scope_lite.method.text import TextScene  # a nano world needs none of its libraries
+
+    return TextScene(config)
+
+
+def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Partner, Panel]:
     """The policy with its trainer, who it trains with, and who it is evaluated with."""
     learner = Learner(scene.policy_model(), config, seed=config.seed)
-    return learner, scene.partner(learner), scene.panel(seen=config.simulator.members if config.steps else ())
+    return learner, open_partner(scene, learner), Panel(scene, seen=config.simulator.members if config.steps else ())
 
 
 def in_format(config: RunConfig, folder: Path) -> RunConfig:
@@ -113,13 +126,13 @@ def in_format(config: RunConfig, folder: Path) -> RunConfig:
 
 
 def _play_and_learn(
-    config: RunConfig, scene: Scene[Any], learner: Learner, partner: Partner[Any], step: int
-) -> tuple[dict[str, Any], dict[str, float]]:
+    config: RunConfig, scene: Scene, learner: Learner, partner: Partner, step: int
+) -> tuple[dict[str, float | None], dict[str, float]]:
     """One batch of rollouts and the update of each trained seat on it: metrics, and where the time went."""
     began = time.perf_counter()
     # 1. play
     keys = RowKeys.grid(config.seed, step, config.groups, config.group_size)
-    rollouts, epsilon = scene.play(learner.model, partner, keys)
+    rollouts, epsilon = partner.play(learner.model, keys)
     played = time.perf_counter()
     # 2. score: NaN where a dialogue says nothing about the policy
     rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
@@ -127,7 +140,7 @@ def _play_and_learn(
     # 3. centre
     advantages = counted_advantages(rewards, scale=config.scale_advantages).view(-1)
     # 4. train, on the dialogues in which there is something to train
-    trained = {i: transcript_of(r) for i, r in enumerate(rollouts) if r.counts and transcript_of(r).spoke}
+    trained = trainable(rollouts, "policy")
     head_start = step <= config.simulator.head_start
     update = learner.update(list(trained.values()), advantages[list(trained)], learn=not head_start)
     learned = partner.learn(step, rollouts, keys)
@@ -148,12 +161,6 @@ def _play_and_learn(
         "tokens_per_second": tokens / (done - began),
     }
     return metrics, timing
-
-
-def transcript_of(rollout: Rollout) -> Transcript:
-    """What the policy read and wrote; never missing: a policy that is trained has a transcript in every row."""
-    assert rollout.policy is not None
-    return rollout.policy
 
 
 @contextmanager

@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 from scope_lite import cli
 from scope_lite.cli.conversation import BASE, TRAINING, YOU, Again, Message, Talk, load_policy
 from scope_lite.envs.nano import get_world
+from scope_lite.envs.nano.episode import NanoEpisode
 from scope_lite.envs.nano.spec import AGENT
 from scope_lite.method.config import method_config
 from scope_lite.method.dialogue import run_dialogues
-from scope_lite.method.nano import choice_sets, nano_episodes
-from scope_lite.method.partner import draw_tasks
+from scope_lite.method.nano import choice_sets
+from scope_lite.method.scene import draw_tasks
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.train import train
 from scope_lite.models.hf import SeatModel, load_base
@@ -140,7 +141,9 @@ def test_a_talk_with_a_member_is_a_rollout_with_it(world):
         told = [scene.world.tasks[t] for t in draw_tasks(len(scene.world.tasks), keys)]
         agent = ModelSeat(policy.model, keys, "policy", told)
         simulator = scene.seat_members([member], keys, scene.told([member], keys, "test"), "test")
-        (rollout,) = run_dialogues(nano_episodes(scene.world, told), agent, simulator, keys, [member.name])
+        (rollout,) = run_dialogues(
+            [NanoEpisode(scene.world, {"policy": told[0], "simulator": ""})], agent, simulator, keys, [member.name]
+        )
         assert [m.said for m in played.by("agent")] == rollout.acts
         assert [m.said for m in played.by(member.name)] == rollout.replies
         assert [m.said for m in played.by("outcome")] == [rollout.outcome] and played.rollout.reward == rollout.reward

@@ -23,6 +23,7 @@ from scope_lite.envs.nano.users import draw
 from scope_lite.envs.prompts import persuadee
 from scope_lite.envs.tau2.prompt import GREETING
 from scope_lite.method.config import load_config
+from scope_lite.method.cotraining import open_partner
 from scope_lite.method.dialogue import CONTEXT, WrittenSeat
 from scope_lite.method.learner import Learner
 from scope_lite.method.prompted import PromptedSeat
@@ -48,7 +49,7 @@ def opened(folder: Path, method: str = "base", **changes: Any) -> LoadedPolicy:
     noise = torch.Generator().manual_seed(1)
     state = learner.model.adapter_state()
     learner.model.load_adapter_state({n: 0.3 * torch.randn(t.shape, generator=noise) for n, t in state.items()})
-    return LoadedPolicy("tiny", 0, scene, learner.model, None if method == "base" else scene.partner(learner))
+    return LoadedPolicy("tiny", 0, scene, learner.model, None if method == "base" else open_partner(scene, learner))
 
 
 def said_by(played: Played, *speakers: str) -> list[str]:

@@ -8,13 +8,14 @@ import yaml
 
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.coding import ACTS, CONVENTIONS, SLIP, Work, divide_first, turns, write_right
+from scope_lite.envs.nano.episode import NanoEpisode
 from scope_lite.envs.nano.exact import optimal_value, policy_value
 from scope_lite.experiments.nano_models import Renderer, build_tokenizer, panel_members, sample_dialogues
 from scope_lite.method.config import method_config
 from scope_lite.method.dialogue import run_dialogues
-from scope_lite.method.nano import Library, choice_sets, draw_prompts, nano_episodes, seat_simulator
+from scope_lite.method.nano import Library, choice_sets, draw_prompts, seat_simulator
 from scope_lite.method.panel_file import PanelMember
-from scope_lite.method.partner import draw_tasks
+from scope_lite.method.scene import draw_tasks
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.train import train
 from scope_lite.models.rng import RowKeys
@@ -233,7 +234,8 @@ def test_the_outcome_of_a_dialogue_of_models_is_judged_by_their_words_and_their_
     tasks, prompts = draw_tasks(len(WORLD.tasks), keys.by_group()), draw_prompts(WORLD, WORLD.prior, keys.by_group())
     policy = ModelSeat(model, keys, "policy", [WORLD.tasks[t] for t in tasks])
     partner = seat_simulator(WORLD, model, population, keys, keys.by_group(), "world")
-    rollouts = run_dialogues(nano_episodes(WORLD, policy.systems), policy, partner, keys, ["self"] * len(keys))
+    episodes = [NanoEpisode(WORLD, {"policy": system, "simulator": ""}) for system in policy.systems]
+    rollouts = run_dialogues(episodes, policy, partner, keys, ["self"] * len(keys))
     for rollout, mine, theirs in zip(rollouts, tasks + 1, prompts + 1, strict=True):
         spoken = list(zip(rollout.acts, rollout.replies, strict=True))
         assert rollout.outcome == judged(mine, theirs, spoken)

@@ -11,9 +11,8 @@ from scope_lite.envs.donation import PAYMENT, read_pledge
 from scope_lite.experiments import EXPERIMENTS, as_text, dialogues, frozen_table, runs_of
 from scope_lite.experiments.dialogues import first_and_last, frozen_dialogues
 from scope_lite.figures.training import note
-from scope_lite.method.panel_file import read_text_panel
+from scope_lite.method.panel_file import read_panel
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import text_panel
 
 TABLES = ("text_p4g", "text_tuned")
 
@@ -43,7 +42,7 @@ EARNED = {("p4g-cotraining-seed0-b9cc025a", 20, "sim-c"): 1.0}
 @pytest.mark.parametrize("name", TABLES)
 def test_the_shipped_dialogues_earned_what_their_words_state(name: str) -> None:
     said, table = dialogues(name, "frozen", 1), frozen_table(name)
-    members = [member.name for member in read_text_panel(text_panel("p4g"))]
+    members = [member.name for member in read_panel("p4g")]
     for (variant, _), run in said.groupby(["variant", "run"]):
         steps = table.loc[table["variant"] == variant, "step"]
         assert set(run["step"]) == {steps.min(), steps.max()}

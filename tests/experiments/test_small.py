@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +16,10 @@ from typer.testing import CliRunner
 from scope_lite.cli import app
 from scope_lite.envs.p4g import Dialogue, Person, Turn
 from scope_lite.envs.prompts import persuadee_chat
-from scope_lite.experiments.text_models import FinetuneConfig, Progress, encode, finetune, split_of
+from scope_lite.experiments.text_models import FinetuneConfig, encode, finetune, split_of
+from scope_lite.experiments.text_models.adapter import OnStep, lora_settings
 from scope_lite.experiments.text_models.data import system_prompt
 from scope_lite.experiments.text_models.finetune import Trainer, log_likelihoods, perplexity
-from scope_lite.experiments.text_models.folders import lora_settings
 from scope_lite.models import adapters
 from scope_lite.models.adapters import split_adapter
 from scope_lite.models.chat import ChatFormat
@@ -57,8 +56,18 @@ def dialogues() -> list[Dialogue]:
 
 
 def settings(base: Path, **changes: object) -> FinetuneConfig:
-    config = FinetuneConfig("persuadee", str(base), steps=7, dialogues_per_step=2, learning_rate=2e-2, warmup_steps=2,
-                            rank=2, evaluate_every=3, checkpoint_every=2, valid_dialogues=3)  # fmt: skip
+    config = FinetuneConfig(
+        role="persuadee",
+        model=str(base),
+        steps=7,
+        dialogues_per_step=2,
+        learning_rate=2e-2,
+        warmup_steps=2,
+        rank=2,
+        evaluate_every=3,
+        checkpoint_every=2,
+        valid_dialogues=3,
+    )
     return dataclasses.replace(config, **changes)
 
 
@@ -76,7 +85,9 @@ def settings(base: Path, **changes: object) -> FinetuneConfig:
 def test_spoken_are_exactly_the_own_words_and_turn_ends(base: Path, role: str, first: int, own: list[str]) -> None:
     tokenizer = load_model(base).tokenizer
     example = encode(dialogue(first=first), role, ChatFormat(tokenizer), 2048)
-    spoken = tokenizer.decode([token for token, mine in zip(example.ids, example.spoken, strict=True) if mine])
+    spoken = tokenizer.decode(
+        [token for token, mine in zip(example.transcript.ids, example.transcript.generated, strict=True) if mine]
+    )
     assert spoken == "".join(f"{text}</s>" for text in own)
     assert not example.cut
 
@@ -89,30 +100,34 @@ def test_ids_equal_the_chat_template_rendered_once(base: Path, role: str) -> Non
     chat = [{"role": "system", "content": system_prompt(role)}]
     chat += [{"role": "assistant" if t.role == role else "user", "content": t.text} for t in said]
     rendered = tokenizer.apply_chat_template(chat, tokenize=False).removesuffix("<s>assistant: ")
-    assert tokenizer.decode(list(example.ids)) == rendered
+    assert tokenizer.decode(example.transcript.ids) == rendered
 
 
 def test_a_simulator_is_asked_with_the_very_tokens_that_its_adapter_learned_from(base: Path) -> None:
     loaded = load_model(base)
     example = encode(dialogue(), "persuadee", ChatFormat(loaded.tokenizer), 2048)
     asked = TextSampler(loaded).prompt_ids(persuadee_chat(["hello", "hi there", "give money?"]), 8)
-    assert (
-        list(example.ids[: len(asked)]) == asked and example.spoken[len(asked)] and not example.spoken[len(asked) - 1]
-    )
+    assert example.transcript.ids[: len(asked)] == asked and example.transcript.generated[
+        len(asked) - 1 : len(asked) + 1
+    ] == [False, True]
 
 
 def test_turns_of_one_person_in_a_row_are_one_turn(base: Path) -> None:
     tokenizer = load_model(base).tokenizer
     turns = (Turn("persuader", ("a",)), Turn("persuadee", ("b",)), Turn("persuadee", ("c", "d")))
     example = encode(Dialogue("x", turns, NOBODY, NOBODY), "persuadee", ChatFormat(tokenizer), 2048)
-    assert tokenizer.decode(list(example.ids)).endswith("<s>assistant: b c d</s>")
+    assert tokenizer.decode(example.transcript.ids).endswith("<s>assistant: b c d</s>")
 
 
 def test_a_long_dialogue_loses_whole_exchanges_at_its_end(base: Path) -> None:
     chat = ChatFormat(load_model(base).tokenizer)
     whole = encode(dialogue(), "persuadee", chat, 2048)
-    cut = encode(dialogue(), "persuadee", chat, len(whole.ids) - 1)
-    assert cut.cut and cut.ids == whole.ids[: len(cut.ids)] and cut.ids[-1] == chat.tokenizer.eos_token_id
+    cut = encode(dialogue(), "persuadee", chat, len(whole.transcript.ids) - 1)
+    assert (
+        cut.cut
+        and cut.transcript.ids == whole.transcript.ids[: len(cut.transcript.ids)]
+        and cut.transcript.ids[-1] == chat.tokenizer.eos_token_id
+    )
     with pytest.raises(ScopeError, match="no turn of the persuadee fits 20 tokens"):
         encode(dialogue(), "persuadee", chat, 20)
 
@@ -132,14 +147,20 @@ def test_the_loss_is_the_spoken_tokens_and_no_others(base: Path) -> None:
     example = encode(dialogue(), "persuadee", ChatFormat(loaded.tokenizer), 2048)
     seat, config = SeatModel(loaded.model, loaded.tokenizer), settings(base, dialogues_per_step=1)
     with torch.inference_mode():
-        logp = loaded.model(torch.tensor([example.ids])).logits[0].float().log_softmax(-1)
-        slow = -sum(float(logp[i - 1, token]) for i, token in enumerate(example.ids) if example.spoken[i])
+        logp = loaded.model(torch.tensor([example.transcript.ids])).logits[0].float().log_softmax(-1)
+        slow = -sum(
+            float(logp[i - 1, token])
+            for i, token in enumerate(example.transcript.ids)
+            if example.transcript.generated[i]
+        )
         assert float(log_likelihoods(seat, example).sum()) == pytest.approx(-slow, rel=1e-4)
         short = encode(dialogue(turns=TALK[:2]), "persuadee", ChatFormat(loaded.tokenizer), 2048)
-        both = (slow - float(log_likelihoods(seat, short).sum())) / (sum(example.spoken) + sum(short.spoken))
+        both = (slow - float(log_likelihoods(seat, short).sum())) / (
+            sum(example.transcript.generated) + sum(short.transcript.generated)
+        )
     assert perplexity(seat, [example, short]) == pytest.approx(math.exp(both), rel=1e-4)
     trainer = Trainer(config, loaded, {"train": [example], "valid": [short], "test": [short]})
-    assert trainer._step([example]) == pytest.approx(slow / sum(example.spoken), rel=1e-4)
+    assert trainer.learn([example]) == pytest.approx(slow / sum(example.transcript.generated), rel=1e-4)
 
 
 def test_a_step_follows_the_gradient_of_the_mean_log_likelihood(base: Path) -> None:
@@ -150,7 +171,7 @@ def test_a_step_follows_the_gradient_of_the_mean_log_likelihood(base: Path) -> N
     (-torch.cat([log_likelihoods(seat, row) for row in rows]).mean()).backward()
     wanted = [p.grad.clone() for p in seat.trainable()]
     norm = torch.stack([g.norm() for g in wanted]).norm()
-    trainer._step(rows)
+    trainer.learn(rows)
     for p, g in zip(seat.trainable(), wanted, strict=True):
         torch.testing.assert_close(p.grad, g / norm.clamp(min=1), rtol=1e-3, atol=1e-6)
 
@@ -165,22 +186,22 @@ class Killed(Exception):
 def test_a_killed_run_ends_with_the_same_adapter_as_one_that_was_not(
     base: Path, dialogues: list[Dialogue], tmp_path: Path
 ) -> None:
-    def kill(progress: Progress) -> None:
-        if progress.step == 5:
+    def kill(step: int, metrics: dict[str, float]) -> None:
+        if step == 5:
             raise Killed
 
-    def run(name: str, on_step: Callable[[Progress], None]) -> dict:
+    def run(name: str, on_step: OnStep) -> dict:
         work, out = tmp_path / name, tmp_path / f"{name}-out"
         manifest = finetune(settings(base), dialogues, work, out, "cpu", on_step=on_step)
         return {key: value for key, value in manifest.items() if key != "git"}
 
     steps: list[int] = []
     resumed: list[int] = []
-    whole = run("a", lambda progress: steps.append(progress.step))
+    whole = run("a", lambda step, metrics: steps.append(step))
     with pytest.raises(Killed):
         run("b", kill)
     assert not (tmp_path / "b-out").exists()
-    again = run("b", lambda progress: resumed.append(progress.step))
+    again = run("b", lambda step, metrics: resumed.append(step))
     assert steps == [1, 2, 3, 4, 5, 6, 7] and resumed == [5, 6, 7], "it must go on from the checkpoint of step 4"
     assert again == whole
     for name in (adapters.CONFIG, adapters.WEIGHTS):
@@ -207,7 +228,9 @@ def test_an_adapter_names_its_base_as_it_was_given(adapter: Path, base: Path) ->
     assert split_adapter(adapter) == (str(base), adapter)
     # the shipped ones say "smollm2", and never a folder of the machine that trained them
     trainer = Trainer(
-        FinetuneConfig("persuadee", "smollm2", rank=2), load_model(base), {"train": [], "valid": [], "test": []}
+        FinetuneConfig(role="persuadee", model="smollm2", rank=2),
+        load_model(base),
+        {"train": [], "valid": [], "test": []},
     )
     assert lora_settings(trainer.learner.model.peft, "smollm2")["base_model_name_or_path"] == "smollm2"
 
@@ -229,7 +252,7 @@ def test_the_base_stays_as_it_is_and_every_seed_starts_elsewhere(base: Path, dia
     first = Trainer(settings(base), loaded, {"train": rows, "valid": rows, "test": rows})
     assert perplexity(first.learner.model, rows) == pytest.approx(before, rel=1e-5), "it starts as its base"
     other = Trainer(settings(base, seed=1), load_model(base), first.splits)
-    assert any(not torch.equal(first.best[name], other.best[name]) for name in first.best)
+    assert any(not torch.equal(first.kept["best"][name], start) for name, start in other.kept["best"].items())
     assert [e.name for e in first.batch(0)] != [e.name for e in other.batch(0)]
     epoch = [e.name for step in range(3) for e in first.batch(step)]
     assert sorted(epoch) == sorted(e.name for e in rows), "an epoch sees every dialogue once"

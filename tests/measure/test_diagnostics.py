@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from scope_lite.cli import app
 from scope_lite.figures.text import health_report
-from scope_lite.measure import diagnostics
+from scope_lite.measure import diagnostics, scripted
 from scope_lite.measure.diagnostics import CUSTOMER, PERSUADEE, Situation
 from scope_lite.models.gate import REASONS
 from scope_lite.models.generate import TextSampler
@@ -46,7 +46,7 @@ def played(texts: Sequence[Sequence[str]], situations: int = 2, **fields: object
         return [[reply(text, **fields) for text in words] for _ in chats]
 
     everyone = [SITUATION] * situations
-    return diagnostics.report(diagnostics.play(everyone, sample), everyone).set_index("key")
+    return diagnostics.report(scripted.play(everyone, sample), everyone).set_index("key")
 
 
 # -- detectors --------------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_the_dialogue_goes_on_with_the_first_reply_and_ends_with_its_stop() -> N
         stop = len(chats_seen) == 2
         return [[reply("###STOP###" if stop and i == 0 else f"first {i}"), reply("other")] for i in range(len(chats))]
 
-    rows = diagnostics.play([SITUATION, SITUATION], sample)
+    rows = scripted.play([SITUATION, SITUATION], sample)
     assert [len(chats) for chats in chats_seen] == [2, 2, 1, 1, 1, 1]
     assert [m["content"] for m in chats_seen[1][1]][1:] == [CUSTOMER.lines[0], "first 1", CUSTOMER.lines[1]]
     assert rows[rows["dialogue"] == 0]["turn"].max() == 1 and rows[rows["dialogue"] == 1]["turn"].max() == 5
@@ -203,7 +203,7 @@ def test_the_dialogue_goes_on_with_the_first_usable_reply_and_a_thought_is_flagg
         chats_seen.append(chats)
         return [[reply("\ud83d"), reply("<think>Never give in, and do not mention the blue box.</think>Help!")]]
 
-    rows = diagnostics.play([SITUATION], sample)
+    rows = scripted.play([SITUATION], sample)
     assert [m["content"] for m in chats_seen[1][0]][1:] == [CUSTOMER.lines[0], "Help!", CUSTOMER.lines[1]]
     table = diagnostics.report(rows, [SITUATION]).set_index("key")
     assert table.loc["thought", "value"] == 0.5 == table.loc["broken", "value"] and table.loc["leaked", "value"] == 0
@@ -213,7 +213,7 @@ def test_the_dialogue_goes_on_with_the_first_usable_reply_and_a_thought_is_flagg
 def test_a_chat_that_outgrows_the_model_is_a_row_and_no_end_of_the_report() -> None:
     sampler = TextSampler(tiny(max_position_embeddings=600))
     situations = [SITUATION]
-    rows = diagnostics.play(
+    rows = scripted.play(
         situations,
         lambda chats: sampler.sample(chats, 2, SamplingConfig(max_new_tokens=6)),
         lambda chat: len(sampler.prompt_ids(chat)),
@@ -224,7 +224,7 @@ def test_a_chat_that_outgrows_the_model_is_a_row_and_no_end_of_the_report() -> N
 
 def test_persuadees_have_no_stop_to_be_judged_by() -> None:
     people = diagnostics.persuadee_situations()[:2]
-    rows = diagnostics.play(people, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
+    rows = scripted.play(people, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
     table = diagnostics.report(rows, people).set_index("key")
     assert set(table.loc[["early_stop", "never_stops"], "reading"]) == {"not measured"}
 
@@ -244,7 +244,7 @@ def test_a_tiny_model_is_reported_end_to_end() -> None:
     sampler = TextSampler(tiny(max_position_embeddings=4096))
     config = SamplingConfig(max_new_tokens=6)
     situations = [SITUATION, diagnostics.persuadee_situations()[0]][:1]
-    rows = diagnostics.play(
+    rows = scripted.play(
         situations, lambda chats: sampler.sample(chats, 3, config), lambda chat: len(sampler.prompt_ids(chat, 0))
     )
     table = diagnostics.report(rows, situations).set_index("key")
@@ -255,7 +255,7 @@ def test_a_tiny_model_is_reported_end_to_end() -> None:
 
 def test_the_picture_shows_every_measure_and_its_reading() -> None:
     everyone = [SITUATION] * 3
-    rows = diagnostics.play(everyone, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
+    rows = scripted.play(everyone, lambda chats: [[reply(t) for t in VARIED] for _ in chats])
     table = diagnostics.report(rows, everyone)
     fig = health_report(table, diagnostics.measure(rows, everyone), "Health of X", "seed 0")
     labels = [label.get_text() for ax in fig.axes for label in ax.get_yticklabels()]
@@ -279,6 +279,6 @@ def test_a_mistake_is_one_line(words: list[str], told: str) -> None:
 
 def test_no_dialogues_or_single_replies_are_refused() -> None:
     with pytest.raises(ScopeError, match="at least one scenario"):
-        diagnostics.play([], lambda chats: [])
+        scripted.play([], lambda chats: [])
     with pytest.raises(ScopeError, match="at least two a history"):
-        diagnostics.play([SITUATION], lambda chats: [[reply("hi")] for _ in chats])
+        scripted.play([SITUATION], lambda chats: [[reply("hi")] for _ in chats])

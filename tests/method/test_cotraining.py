@@ -38,7 +38,7 @@ def make_partner(library, method="population", **simulator):
 
 
 def play(library, partner, keys=KEYS):
-    return partner.scene.play(library.seat_model("qwen3-tiny"), partner, keys).rollouts
+    return partner.play(library.seat_model("qwen3-tiny"), keys).rollouts
 
 
 def push(partner, rollouts):
@@ -151,7 +151,7 @@ def test_masks_of_the_two_seats_are_disjoint_and_cover_the_generated_tokens(turn
 def test_self_play_trains_one_adapter_by_either_roles_mask(library):
     partner = make_partner(library, "selfplay")
     assert partner.learner.model is partner.pool.entries[-1]
-    rollouts = partner.scene.play(partner.learner.model, partner, KEYS).rollouts
+    rollouts = partner.play(partner.learner.model, KEYS).rollouts
     model = partner.learner.model
     for transcripts in ([r.policy for r in rollouts], [r.simulator_transcript for r in rollouts]):
         batch = collate(transcripts, pad=0)

@@ -15,6 +15,7 @@ import torch
 from benchmarks import fuzz_replies
 from scope_lite.cli.conversation import TRAINING
 from scope_lite.measure import replies as collapse
+from scope_lite.method.cotraining import open_partner
 from scope_lite.method.dialogue import CONTEXT, Unsaid
 from scope_lite.method.learner import Learner
 from scope_lite.method.prompted import PromptedSeat, Voice
@@ -28,7 +29,8 @@ from scope_lite.models.replies import OUTGROWN, Reply, ReplyCache, SamplingConfi
 from scope_lite.store.errors import ScopeError
 from tests.cli.test_chat import play as talk_with
 from tests.cli.test_chat_text import ended, opened, said_by
-from tests.method.test_text_cotraining import open_partner, play
+from tests.method.test_text_cotraining import opened as played_with
+from tests.method.test_text_cotraining import play
 from tests.method.test_text_simulators import KEYS, speak
 from tests.method.test_text_training import (  # noqa: F401  (fixtures)
     NO,
@@ -220,7 +222,7 @@ def test_a_run_whose_simulator_says_nothing_usable_stops_with_one_line(line, tol
     scene = TextScene(config)
     learner = Learner(scene.policy_model(), config, seed=0)
     with pytest.raises(ScopeError, match=rf"step 1 counts: .* \({told} 32\)"):
-        scene.play(learner.model, scene.partner(learner), KEYS)
+        open_partner(scene, learner).play(learner.model, KEYS)
 
 
 def test_a_thought_earns_nothing_and_failed_replies_are_in_no_record(model, scripted, tmp_path, float32):  # noqa: F811
@@ -257,7 +259,7 @@ def test_a_simulator_with_a_short_context_ends_dialogues_and_not_the_run(model, 
 
 
 def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, monkeypatch):  # noqa: F811
-    scene, partner = open_partner(model, kl_coef=0.1)
+    scene, partner = played_with(model, kl_coef=0.1)
     speaks = ModelSeat.speak
 
     def spoil(seat: ModelSeat, turn: int, kind: str, rows: Any = None) -> list[str]:
@@ -269,7 +271,7 @@ def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, mo
 
     monkeypatch.setattr(ModelSeat, "speak", spoil)
     rollouts = play(scene, partner)
-    assert rollouts[0].outcome == FAILED and rollouts[0].replies == [] and partner.failures()["markup"] >= 1
+    assert rollouts[0].outcome == FAILED and rollouts[0].replies == [] and partner.newest.failures["markup"] >= 1
     trained: list[Any] = []
     update = partner.learner.update
     monkeypatch.setattr(
@@ -285,7 +287,7 @@ def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, mo
 
 
 def test_the_credit_of_a_group_is_centred_without_what_does_not_count(model):  # noqa: F811
-    scene, partner = open_partner(model, kl_coef=0.0, reward="curriculum")
+    scene, partner = played_with(model, kl_coef=0.0, reward="curriculum")
     rollouts = play(scene, partner)
     rollouts[0].outcome = FAILED
     rewards = torch.tensor([r.reward for r in rollouts[1:4]])

@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
-from scope_lite.method.grpo import clipped_loss, group_advantages, group_fractions
+from scope_lite.method.grpo import clipped_loss, group_advantages, reward_metrics
+
+
+def fractions(rewards):
+    return {name: value for name, value in reward_metrics(rewards).items() if name.startswith("frac")}
 
 
 def test_advantages_match_hand_computed_values():
@@ -33,8 +37,8 @@ def test_rewards_that_are_equal_up_to_rounding_are_no_signal(value, dtype):
         "frac_all_success": float(value >= 1),
         "frac_all_failure": float(value < 1e-9),
     }
-    assert group_fractions(rewards) == expected
-    assert group_fractions(rewards.flip(1)) == expected
+    assert fractions(rewards) == expected
+    assert fractions(rewards.flip(1)) == expected
 
 
 def test_sums_of_the_same_parts_in_another_order_are_no_signal():
@@ -42,8 +46,8 @@ def test_sums_of_the_same_parts_in_another_order_are_no_signal():
     sums = torch.stack([sum([tenth] * 10), torch.tensor(1.0), 10 * tenth, sum([tenth] * 7) + sum([tenth] * 3)])[None]
     cancelled = torch.tensor([[0.1 + 0.2 - 0.3, 0.0, 0.3 - 0.1 - 0.2]])
     assert sums.unique().numel() > 1 and cancelled.unique().numel() > 1
-    assert (group_advantages(sums) == 0).all() and group_fractions(sums)["frac_all_success"] == 1
-    assert group_fractions(cancelled)["frac_all_failure"] == 1
+    assert (group_advantages(sums) == 0).all() and fractions(sums)["frac_all_success"] == 1
+    assert fractions(cancelled)["frac_all_failure"] == 1
 
 
 def test_a_small_difference_that_is_real_stays_a_signal():
@@ -51,7 +55,7 @@ def test_a_small_difference_that_is_real_stays_a_signal():
         rewards = scale * torch.tensor([[0.50, 0.50, 0.51, 0.52]])
         old = (rewards - rewards.mean()) / (rewards.std(correction=0) + 1e-6)
         assert torch.equal(group_advantages(rewards), old)
-        assert group_fractions(rewards)["frac_reward_zero_std"] == 0
+        assert fractions(rewards)["frac_reward_zero_std"] == 0
 
 
 def test_centred_advantages_keep_their_size():
@@ -67,7 +71,7 @@ def test_a_group_of_one_is_refused():
 def test_fractions_tell_all_success_from_all_failure():
     rewards = torch.tensor([[1.0, 1.0], [0.0, 0.0], [0.5, 0.5], [0.0, 1.0]])
     expected = {"frac_reward_zero_std": 0.75, "frac_all_success": 0.25, "frac_all_failure": 0.25}
-    assert group_fractions(rewards) == expected
+    assert fractions(rewards) == expected
 
 
 def test_clipped_loss_matches_a_plain_loop():

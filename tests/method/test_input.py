@@ -26,7 +26,7 @@ from scope_lite.method.config import (
     method_config,
     parse_config,
 )
-from scope_lite.method.panel_file import read_panel, read_text_panel
+from scope_lite.method.panel_file import read_panel
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import name_fault, place_fault
@@ -111,10 +111,11 @@ def test_panels_and_parameter_files_are_checked_by_their_types(tmp_path, monkeyp
     entry = "{name: NAME, model: MODEL, sharpness: 2.0, kind: broad, population: {a: 1}}"
     good = f"- {entry}\n".replace("NAME", "sim-a").replace("MODEL", "twin")
     for text, message in (
-        (good.replace("twin", "../../x"), "0.model: a name is made of"),
+        (good.replace("twin", "../../x"), "model '../../x': a name is made of"),
         (good.replace("2.0", ".nan"), "no finite number"),
         (good.replace("kind", "kinds"), "kinds"),
         (good + good, "sim-a is listed twice"),
+        (good.replace(", population: {a: 1}", ""), "sim-a has no population"),
         ("3\n", "valid list"),
     ):
         panel.write_text(text, encoding="utf-8")
@@ -122,8 +123,14 @@ def test_panels_and_parameter_files_are_checked_by_their_types(tmp_path, monkeyp
             read_panel("persuasion", tmp_path)
     panel.write_text(good, encoding="utf-8")
     assert read_panel("persuasion", tmp_path)[0].model == "twin"
-    with pytest.raises(ScopeError, match=r"0\.temperature"):
-        read_text_panel(file(tmp_path, "- {name: a, kind: b, model: null, temperature: 0, about: c, personas: no}\n"))
+    monkeypatch.setattr("scope_lite.method.panel_file.text_panel", lambda world: tmp_path / "c.yaml")
+    for text, message in (
+        ("sharpness: 0, about: c", r"0\.sharpness"),
+        ("sharpness: 1, personas: perhaps", r"0\.personas"),
+    ):
+        file(tmp_path, f"- {{name: a, kind: b, model: null, {text}}}\n")
+        with pytest.raises(ScopeError, match=message):
+            read_panel("p4g")
     (tmp_path / "parameters").mkdir()
     for settings, message in (("execution_timeout: soon", "execution_timeout"), ("series: 5", "series")):
         (tmp_path / "parameters" / "nano.yaml").write_text(f"settings: {{{settings}}}\n", encoding="utf-8")

@@ -10,7 +10,8 @@ from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers
 from scope_lite.method.config import method_config
 from scope_lite.method.grpo import clipped_loss
-from scope_lite.method.nano import Library, NanoScene, ScriptedSeat, collapse_error
+from scope_lite.method.nano import Library, NanoScene, WorldSeat, collapse_error
+from scope_lite.method.partner import Partner
 from scope_lite.method.sampling import VerbalizedModel
 from scope_lite.method.seats import RoutedSeat
 from scope_lite.models.chat import ChatFormat
@@ -38,12 +39,12 @@ def policy(library):
 
 
 def frozen(library, **simulator):
-    return NanoScene(method_config("single", simulator=simulator), library).partner()
+    return Partner(NanoScene(method_config("single", simulator=simulator), library))
 
 
 def play(library, policy, keys):
     partner = frozen(library, sharpness=1.0)
-    return partner.scene.play(policy, partner, keys).rollouts
+    return partner.play(policy, keys).rollouts
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def users(user_type, rows):
 
 def test_scripted_users_speak_their_own_types_words():
     keys = RowKeys.grid(0, 0, 1, 500)
-    seat = ScriptedSeat(WORLD, users("facts", 500), keys)
+    seat = WorldSeat(users("facts", 500), keys)
     seat.hear(["ask"] * 500)
     said = seat.speak(0, "reply")
     assert set(said) == {"reveal-facts", "hi"}
@@ -199,7 +200,7 @@ def test_routed_rows_say_what_they_would_say_alone():
     keys = RowKeys.grid(0, 0, 2, 10)
     odd, even = np.arange(1, 20, 2), np.arange(0, 20, 2)
     facts, heart = (users(z, 10) for z in ("facts", "heart"))
-    routed = RoutedSeat([(odd, ScriptedSeat(WORLD, facts, keys[odd])), (even, ScriptedSeat(WORLD, heart, keys[even]))])
+    routed = RoutedSeat([(odd, WorldSeat(facts, keys[odd])), (even, WorldSeat(heart, keys[even]))])
     routed.hear(["ask"] * 20)
     said = routed.speak(0, "reply")
     assert {said[i] for i in odd} <= {"reveal-facts", "hi"} and {said[i] for i in even} <= {"reveal-heart", "hi"}
@@ -221,7 +222,7 @@ def test_by_rollout_the_ensemble_rotates_within_the_group(library):
 
 def test_the_worlds_outcome_follows_from_what_was_said_and_leaves_the_simulator_no_last_word(library, policy):
     partner = frozen(library, sharpness=1.0, outcome="world")
-    rollouts = partner.scene.play(policy, partner, RowKeys.grid(0, 1, 50, 8)).rollouts
+    rollouts = partner.play(policy, RowKeys.grid(0, 1, 50, 8)).rollouts
     seat = partner.newest
     for r, believed in zip(rollouts, seat.distributions()[-1], strict=True):
         assert sum(r.simulator_transcript.generated) == WORLD.horizon
@@ -236,7 +237,7 @@ def test_the_worlds_outcome_follows_from_what_was_said_and_leaves_the_simulator_
 
 def test_a_frozen_judge_takes_every_user_for_the_favourite_type(library, policy):
     partner = frozen(library, sharpness=1.0, outcome="judge")
-    rollouts = partner.scene.play(policy, partner, KEYS).rollouts
+    rollouts = partner.play(policy, KEYS).rollouts
     for r, judged in zip(rollouts, partner.newest.distributions()[-1], strict=True):
         hearts = users("heart", 1)
         for act, reply in zip(r.acts, r.replies, strict=True):
@@ -255,7 +256,7 @@ def test_a_collapsed_simulator_measures_as_collapsed_and_p_does_not(library, pol
     errors = {}
     for sharpness in (1.0, 8.0):
         partner = frozen(library, sharpness=sharpness)
-        errors[sharpness] = partner.scene.play(policy, partner, KEYS).epsilon
+        errors[sharpness] = partner.play(policy, KEYS).epsilon
         assert errors[sharpness] == collapse_error(partner.newest.distributions()[: WORLD.horizon])
     assert errors[8.0] < 0.05 < 0.1 < errors[1.0]
 

@@ -11,10 +11,9 @@ import torch
 
 from scope_lite.envs.p4g_episode import P4GEpisode
 from scope_lite.method.config import RunConfig
-from scope_lite.method.cotraining import LearningPartner
+from scope_lite.method.cotraining import LearningPartner, open_partner
 from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.learner import Learner
-from scope_lite.method.panel_file import TextMember
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene
 from scope_lite.method.train import train
@@ -40,18 +39,16 @@ def trained(folder: Path, method: str = "cotraining", **simulator: Any) -> RunCo
     return config_of(folder, method, steps=4, final_dialogues=1, simulator={**rate, **simulator})
 
 
-def open_partner(
-    folder: Path, method: str = "cotraining", **simulator: Any
-) -> tuple[TextScene, LearningPartner[TextMember]]:
+def opened(folder: Path, method: str = "cotraining", **simulator: Any) -> tuple[TextScene, LearningPartner]:
     config = trained(folder, method, **simulator)
     scene = TextScene(config)
-    partner = scene.partner(Learner(scene.policy_model(), config, seed=0))
+    partner = open_partner(scene, Learner(scene.policy_model(), config, seed=0))
     assert isinstance(partner, LearningPartner)
     return scene, partner
 
 
-def play(scene: TextScene, partner: LearningPartner[TextMember]) -> list[Rollout]:
-    return scene.play(scene.policy_model(), partner, KEYS).rollouts
+def play(scene: TextScene, partner: LearningPartner) -> list[Rollout]:
+    return partner.play(scene.policy_model(), KEYS).rollouts
 
 
 def words(transcript: Transcript | None, tokenizer: Any) -> list[str]:
@@ -92,7 +89,7 @@ def test_both_seats_learn_in_the_one_loop(method, model, scripted, tmp_path):  #
 def test_the_masks_of_both_seats_cover_what_each_of_them_said_and_nothing_else(turns, model):  # noqa: F811
     config = trained(model)
     scene = TextScene(config.model_copy(update={"text": config.text.model_copy(update={"turns": turns})}))
-    partner = scene.partner(Learner(scene.policy_model(), config, seed=0))
+    partner = open_partner(scene, Learner(scene.policy_model(), config, seed=0))
     tokenizer = scene.loaded.tokenizer
     for rollout in play(scene, partner):
         assert words(rollout.policy, tokenizer) == rollout.acts
@@ -103,7 +100,7 @@ def test_the_masks_of_both_seats_cover_what_each_of_them_said_and_nothing_else(t
 
 
 def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_them(model, sixteen_bits):  # noqa: F811
-    scene, partner = open_partner(model, "population", pool_size=3, cadence=1, sharpness=2.0)
+    scene, partner = opened(model, "population", pool_size=3, cadence=1, sharpness=2.0)
     for step in (1, 2):
         nudge(partner.learner.model, step)
         partner.learn(step, play(scene, partner), KEYS)
@@ -121,7 +118,7 @@ def test_rows_of_a_pool_are_spoken_and_remembered_under_the_entry_that_played_th
 
 @pytest.mark.usefixtures("float32")
 def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
-    scene, partner = open_partner(model, "population", pool_size=2, cadence=1)
+    scene, partner = opened(model, "population", pool_size=2, cadence=1)
     partner.learn(1, play(scene, partner), KEYS)
     nudge(partner.learner.model, 1)
     whole, entries = play(scene, partner), partner.pool.draw(KEYS)
@@ -139,7 +136,7 @@ def test_a_row_says_the_same_alone_as_in_a_pooled_batch(model):  # noqa: F811
 
 @pytest.mark.usefixtures("float32")
 def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_reward(model):  # noqa: F811
-    scene, partner = open_partner(model, kl_coef=0.0, reward="adversarial")
+    scene, partner = opened(model, kl_coef=0.0, reward="adversarial")
     rollouts = play(scene, partner)
     learner, parameters = partner.learner, partner.learner.model.trainable()
     scores = -torch.tensor([r.reward for r in rollouts]).view(2, 4)
@@ -161,7 +158,7 @@ def test_the_gradient_of_the_simulator_is_that_of_its_own_words_for_its_own_rewa
 
 
 def test_a_simulator_that_never_spoke_is_left_out_and_harms_nobody(model):  # noqa: F811
-    scene, partner = open_partner(model)
+    scene, partner = opened(model)
     rollouts = play(scene, partner)
     rollouts[0].simulator_transcript = Transcript()
     metrics = partner.learn(1, rollouts, KEYS)

@@ -17,6 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from scope_lite.cli.base import make_config
 from scope_lite.envs.prompts import persuadee, persuader, verbalized
 from scope_lite.method.config import RunConfig, method_config
+from scope_lite.method.cotraining import open_partner
 from scope_lite.method.grpo import counted_advantages, counted_metrics, group_advantages
 from scope_lite.method.learner import Learner
 from scope_lite.method.text import TextScene
@@ -32,9 +33,9 @@ from scope_lite.store.errors import ScopeError
 TEMPLATE = "{% for m in messages %}<s>{{ m['role'] }}: {{ m['content'] }}</s>{% endfor %}<s>assistant: "
 YES, NO, VAGUE = "I will donate $1.", "No, I won't donate anything.", "Who are you?"
 PANEL = """
-- {name: sim-a, kind: collapsed, model: null, temperature: 0.7, about: "", personas: false}
-- {name: plain, kind: broad, model: null, temperature: 1.0, about: "Work: cook", personas: false}
-- {name: personas, kind: outside, model: null, temperature: 1.0, about: "", personas: true}
+- {name: sim-a, kind: collapsed, model: null, sharpness: 1.4285714285714286}
+- {name: plain, kind: broad, model: null, sharpness: 1.0, about: "Work: cook"}
+- {name: personas, kind: outside, model: null, sharpness: 1.0, personas: true}
 """
 
 
@@ -224,8 +225,8 @@ def test_real_simulators_of_the_same_base_play_alike_twice(model):
     def play() -> list[list[str]]:
         scene = TextScene(config_of(model))
         learner = Learner(scene.policy_model(), scene.config, seed=0)
-        partner = scene.partner(learner)
-        rollouts = scene.play(learner.model, partner, RowKeys.grid(0, 1, 2, 2)).rollouts
+        partner = open_partner(scene, learner)
+        rollouts = partner.play(learner.model, RowKeys.grid(0, 1, 2, 2)).rollouts
         return [r.acts + r.replies for r in rollouts]
 
     first = play()
@@ -244,7 +245,7 @@ def played(model: Path, scripted: Any, **changes: Any) -> tuple[Learner, list[Tr
         if "lora_B" in name:  # off the start, where half of the gradients are zero
             torch.nn.init.normal_(p, std=0.2, generator=torch.Generator().manual_seed(len(name)))
     keys = RowKeys.grid(0, 1, 2, 4)
-    rollouts = scene.play(learner.model, scene.partner(learner), keys).rollouts
+    rollouts = open_partner(scene, learner).play(learner.model, keys).rollouts
     return learner, [r.policy for r in rollouts if r.policy], [r.acts for r in rollouts]
 
 
@@ -354,7 +355,7 @@ def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it
     first = config_of(model).fingerprint()
     assert first == config_of(model, text={"budget": 3.0}).fingerprint()
     assert first != config_of(model, text={"turns": 3}).fingerprint()
-    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("0.7", "0.5"), encoding="utf-8")
+    (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("1.0", "1.5"), encoding="utf-8")
     assert first != config_of(model).fingerprint()
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks.fuzz_runs import Runs, fuzz
 from scope_lite import store as runs
-from scope_lite.experiments.text_models.folders import working
+from scope_lite.experiments.text_models.adapter import working
 from scope_lite.store import files
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.folder import lock_path

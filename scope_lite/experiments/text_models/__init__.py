@@ -2,6 +2,6 @@
 
 from scope_lite.experiments.text_models.align import AlignConfig, align
 from scope_lite.experiments.text_models.data import ROLES, Example, encode, split_of
-from scope_lite.experiments.text_models.finetune import FinetuneConfig, Progress, finetune
+from scope_lite.experiments.text_models.finetune import FinetuneConfig, finetune
 
-__all__ = ["ROLES", "AlignConfig", "Example", "FinetuneConfig", "Progress", "align", "encode", "finetune", "split_of"]
+__all__ = ["ROLES", "AlignConfig", "Example", "FinetuneConfig", "align", "encode", "finetune", "split_of"]

@@ -24,93 +24,64 @@ centred by group and not scaled, for a scaled group would ask for more however n
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import Field
 from torch import Tensor
 
 from scope_lite.envs.p4g import Dialogue
 from scope_lite.envs.p4g_acts import ACT_GROUPS, first_sentence, load_classifier
 from scope_lite.envs.prompts import Message
-from scope_lite.experiments.text_models.data import batch_of, histories
-from scope_lite.experiments.text_models.folders import (
+from scope_lite.experiments.text_models.adapter import (
+    AdapterConfig,
+    AdapterRun,
+    Count,
+    OnStep,
+    digest,
     lora_settings,
     on_top_of,
-    require_at_least,
     require_plain,
-    working,
-    write_manifest,
-    write_weights,
+    write_adapter,
 )
+from scope_lite.experiments.text_models.data import batch_of, histories
 from scope_lite.experiments.text_models.packed import PackedSeat
 from scope_lite.measure.samples import mode_share, normalise_reply
-from scope_lite.method.config import RunConfig, TextConfig
 from scope_lite.method.grpo import group_advantages
-from scope_lite.method.learner import Learner
-from scope_lite.models import adapters
-from scope_lite.models.adapters import fold_adapters
+from scope_lite.models.adapters import fold_adapters, split_adapter
 from scope_lite.models.generate import TextSampler
-from scope_lite.models.pretrained import SMOLLM2, LoadedModel, load_model
-from scope_lite.models.records import Transcript, collate
+from scope_lite.models.pretrained import LoadedModel, load_model
+from scope_lite.models.records import Transcript
 from scope_lite.models.replies import Reply, SamplingConfig
-from scope_lite.store import checkpoints
 from scope_lite.store.errors import ScopeError
-from scope_lite.store.files import replacing
 
 AGREES = (*ACT_GROUPS["persuadee"]["gives"], "positive-reaction-to-donation", "positive-to-inquiry")
 """Acts that count as agreement."""
 
 
-@dataclass(frozen=True)
-class AlignConfig:
-    """One alignment; every field but ``steps`` is fixed once a run has begun."""
+@dataclass(frozen=True, kw_only=True)
+class AlignConfig(AdapterConfig):
+    """One alignment; the KL holds it to the model that it starts from.
+
+    A step takes a minute of one core with SmolLM2 in fp32 (63 CPU seconds where it was measured).
+    """
 
     reward: Literal["typicality", "agreement"] = "typicality"
-    model: str = SMOLLM2
-    """where it starts, and what the KL holds it to: as ``load_model`` takes it, so "smollm2+FOLDER" is an adapter"""
-    strength: float = 1.0
+    strength: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """alpha / beta: weight of the reward over that of the KL"""
-    steps: int = 60
-    """optimizer steps; one takes a minute of one core with SmolLM2 in fp32 (63 CPU seconds where it was measured)"""
-    groups: int = 4
+    groups: Count = 4
     """histories a step"""
-    group_size: int = 16
+    group_size: Annotated[int, Field(ge=2)] = 16
     """replies to each"""
-    max_new_tokens: int = 40
+    max_new_tokens: Count = 40
     """a reply is cut here, as in notebook 02; a cut one is paid as it stands"""
     max_prompt_tokens: int = 400
     """longer histories are left out: reading them is most of a step"""
-    learning_rate: float = 2e-4
-    """AdamW's"""
-    rank: int = 8
-    """of the adapter; its scale is 2"""
-    checkpoint_every: int = 2
-    """steps between two checkpoints: the most that a kill costs"""
-    seed: int = 0
-    """of the adapter's start, the order of the histories and the replies"""
-
-    def __post_init__(self) -> None:
-        if self.reward not in ("typicality", "agreement"):
-            raise ScopeError(f"unknown reward {self.reward!r}: choose typicality or agreement")
-        require_at_least(1, self, "steps", "groups", "max_new_tokens", "rank", "checkpoint_every")
-        require_at_least(2, self, "group_size")
-        if not 0 < self.strength < math.inf:
-            raise ScopeError(f"strength must be above 0 and finite, got {self.strength}")
-
-    def run(self) -> RunConfig:
-        """What the learner reads; its own KL term is off, for the KL is in the reward."""
-        text = TextConfig(reply_tokens=self.max_new_tokens, micro_batch=self.group_size)  # a group is read in one row
-        return RunConfig(
-            world="p4g", model=self.model, learning_rate=self.learning_rate, lora_rank=self.rank, kl_coef=0.0, text=text
-        )
 
 
 def align(
@@ -120,76 +91,59 @@ def align(
     out: Path,
     device: str = "auto",
     fresh: bool = False,
-    on_step: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
+    on_step: OnStep = lambda step, metrics: None,
 ) -> dict[str, Any]:
     """Train, or go on training, and write the adapter; against the plain base, whatever it started from.
 
-    Args:
-        config: what to train.
-        dialogues: histories are taken from those of the training split.
-        work: the run's own folder, for checkpoints.
-        out: the adapter's folder, replaced at the end.
-        device: as for ``load_model``.
-        fresh: forget what ``work`` holds.
-        on_step: called after every step with its number and metrics.
-
-    Returns:
-        What ``manifest.json`` in ``out`` says.
+    Args and returns as for ``finetune``; ``dialogues`` give the histories of their training split.
 
     Raises:
         ScopeError: no history that is short enough, or as for ``finetune``.
     """
-    if (start := adapters.split_adapter(config.model)[1]) is not None:
+    base, start = split_adapter(config.model)
+    if start is not None:
         require_plain(start)
     loaded = load_model(config.model, device)
     aligner = Aligner(config, loaded, histories(dialogues))
-    digest = hashlib.sha256(json.dumps(aligner.chats).encode()).hexdigest()
-    with working(work, asdict(config) | {"base": loaded.fingerprint, "histories": digest}, fresh) as folder:
-        aligner.resume(folder)
-        while len(aligner.metrics) < config.steps:
-            aligner.step()
-            done = len(aligner.metrics)
-            if done % config.checkpoint_every == 0 or done == config.steps:
-                checkpoints.save(folder, done, {"persuadee": aligner.learner.state()}, {"metrics": aligner.metrics})
-            on_step(done, aligner.metrics[-1])
-        return _write(aligner, out)
+    aligner.train(config, work, {"histories": digest(aligner.chats)}, fresh, on_step)
+    model = aligner.learner.model
+    tensors, lora, named = model.adapter_state(), lora_settings(model.peft, str(base)), str(base)
+    if start is not None:  # it is folded into the new one
+        tensors, lora = on_top_of(start, tensors, lora)
+        named = f"{base}+{start.name if start.is_absolute() else start}"
+    options = {"reward": config.reward, "start": named, "strength": f"{config.strength:g}", "steps": config.steps}
+    told = {
+        "command": "scope-lite small align " + " ".join(f"--{name} {value}" for name, value in options.items()),
+        "config": asdict(config) | {"model": named},
+        "metrics": aligner.metrics,
+        "histories": len(aligner.chats),
+    }
+    return write_adapter(out, tensors, lora, loaded, lambda written: told)
 
 
-class Aligner:
+class Aligner(AdapterRun):
     """The adapter under training, and the histories at which it speaks."""
 
     def __init__(self, config: AlignConfig, loaded: LoadedModel, chats: Sequence[Sequence[Message]]) -> None:
-        self.config, self.loaded = config, loaded
         seat = PackedSeat(fold_adapters(loaded.model), loaded.tokenizer)
-        self.learner = Learner(seat, config.run(), config.seed)
+        super().__init__(config, loaded, seat, micro_batch=config.group_size)  # a group is read in one row
         prompts = TextSampler(loaded).prompt_ids
-        self.chats = [chat for chat in chats if len(prompts(chat, 0)) <= config.max_prompt_tokens]
+        self.config, self.chats = config, [c for c in chats if len(prompts(c, 0)) <= config.max_prompt_tokens]
         if not self.chats:
             raise ScopeError(f"no history of at most {config.max_prompt_tokens} tokens: raise max_prompt_tokens")
-        self.metrics: list[dict[str, float]] = []
-        """of every step, in order"""
 
-    def resume(self, folder: Path) -> None:
-        """Take up the newest whole checkpoint, if there is one."""
-        found = checkpoints.load_newest(folder)
-        if found is not None:
-            self.learner.load_state(found.tensors["persuadee"])
-            self.metrics = found.state["metrics"]
-
-    def step(self) -> None:
-        """Draw groups of replies, pay them, and update on them."""
-        config, number = self.config, len(self.metrics)
-        chats = batch_of(self.chats, number, config.groups, config.seed)
+    def step(self) -> dict[str, float]:
+        """One group of replies to each history: play, score, centre, train, log, as in a step of ``method.train``."""
+        config, done = self.config, len(self.metrics)
+        # 1. play: one reply is the dialogue
+        chats = batch_of(self.chats, done, config.groups, config.seed)
         # the sampler reads with the weights of now: a new one each step, since it keeps what it has read
-        speaking = LoadedModel(self.learner.model.speaking_model(), self.loaded.tokenizer, "", "")
-        sampler = TextSampler(speaking)
-        sampling = SamplingConfig(max_new_tokens=config.max_new_tokens, seed=config.seed * 2**20 + number)
+        sampler = TextSampler(LoadedModel(self.learner.model.speaking_model(), self.loaded.tokenizer, "", ""))
+        sampling = SamplingConfig(max_new_tokens=config.max_new_tokens, seed=config.seed * 2**20 + done)
         groups = sampler.sample(chats, config.group_size, sampling)
-        transcripts = [
-            _transcript(sampler.prompt_ids(chat, config.max_new_tokens), r)
-            for chat, g in zip(chats, groups, strict=True)
-            for r in g
-        ]
+        prompts = [sampler.prompt_ids(chat, config.max_new_tokens) for chat in chats]
+        transcripts = [_transcript(p, r) for p, group in zip(prompts, groups, strict=True) for r in group]
+        # 2. score
         reference = self._reference(transcripts)
         drift = torch.tensor([sum(t.logprobs) for t in transcripts]) - reference
         rewards = reference
@@ -197,27 +151,25 @@ class Aligner:
             paid = [agreement([r.text for r in g], c[-1]["content"]) for c, g in zip(chats, groups, strict=True)]
             rewards = torch.cat(paid)
         scores = (config.strength * rewards - drift).view(config.groups, config.group_size)
+        # 3. centre, and 4. train
         update = self.learner.update(transcripts, group_advantages(scores, scale=False).flatten())
+        # 5. log
         texts = [[normalise_reply(r.text) for r in group] for group in groups]
-        self.metrics.append(
-            {
-                "reward": float(rewards.mean()),
-                "kl": float(drift.mean()),
-                "score_std": float(scores.std(1, correction=0).mean()),
-                "mode_share": sum(mode_share(group) for group in texts) / len(texts),
-                "tokens": sum(len(r.token_ids) for group in groups for r in group) / len(transcripts),
-                "entropy": update["entropy"],
-                "grad_norm": update["grad_norm"],
-            }
-        )
+        return {
+            "reward": float(rewards.mean()),
+            "kl": float(drift.mean()),
+            "score_std": float(scores.std(1, correction=0).mean()),
+            "mode_share": sum(mode_share(group) for group in texts) / len(texts),
+            "tokens": sum(len(r.token_ids) for group in groups for r in group) / len(transcripts),
+            "entropy": update["entropy"],
+            "grad_norm": update["grad_norm"],
+        }
 
     @torch.no_grad()
     def _reference(self, transcripts: list[Transcript]) -> Float[Tensor, " replies"]:
         """Log-probability of each whole reply under the model that the run started from, nats."""
         sums = []
-        size = self.config.group_size
-        for start in range(0, len(transcripts), size):
-            batch = collate(transcripts[start : start + size], pad=self.loaded.tokenizer.pad_token_id)
+        for batch in self.learner.batches(transcripts):
             logprobs, _ = self.learner.reference.token_logprobs(batch)
             sums.append(torch.zeros(len(batch.ids)).index_add(0, batch.row, logprobs))
         return torch.cat(sums)
@@ -242,23 +194,3 @@ def _transcript(prompt: list[int], reply: Reply) -> Transcript:
     for token, logprob in zip(reply.token_ids, reply.logprobs, strict=True):
         transcript.write(token, logprob, 0)
     return transcript
-
-
-def _write(aligner: Aligner, out: Path) -> dict[str, Any]:
-    """The adapter and its manifest; with the one that it started from folded into it, if there was one."""
-    config = aligner.config
-    base, start = adapters.split_adapter(config.model)
-    tensors, settings = aligner.learner.model.adapter_state(), lora_settings(aligner.learner.model.peft, str(base))
-    if start is not None:
-        tensors, settings = on_top_of(start, tensors, settings)
-    with replacing(out) as beside:
-        write_weights(beside, {name: t.cpu() for name, t in tensors.items()}, settings)
-        model = str(base) if start is None else f"{base}+{start.name if start.is_absolute() else start}"
-        options = {"reward": config.reward, "start": model, "strength": f"{config.strength:g}", "steps": config.steps}
-        told = {
-            "command": "scope-lite small align " + " ".join(f"--{name} {value}" for name, value in options.items()),
-            "config": asdict(config) | {"model": model},
-            "metrics": aligner.metrics,
-            "histories": len(aligner.chats),
-        }
-        return write_manifest(beside, told, aligner.loaded)

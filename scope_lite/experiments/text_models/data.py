@@ -30,15 +30,11 @@ class Example:
     """One dialogue as one seat hears and speaks it."""
 
     name: str
-    ids: tuple[int, ...]
-    spoken: tuple[bool, ...]
-    """for each id, whether the seat speaks it: only these are in the loss"""
+    transcript: Transcript
+    """as a rollout's: what the seat speaks, which alone is in the loss, is what was chosen, with the data's log
+    probability, 0"""
     cut: bool
     """whether later turns did not fit"""
-
-    def transcript(self) -> Transcript:
-        """The same as a rollout's transcript: its words are what was chosen, with the data's log probability, 0."""
-        return Transcript(list(self.ids), list(self.spoken), [0.0] * len(self.ids), [0] * len(self.ids))
 
 
 def split_of(name: str) -> str:
@@ -96,23 +92,23 @@ def encode(dialogue: Dialogue, role: str, chat: ChatFormat, max_tokens: int) -> 
     turns = merged_turns(dialogue)
     heard = [text for who, text in turns if who != role]
     own = [text for who, text in turns if who == role]
-    opening = chat.opening(system, heard.pop(0) if turns[0][0] != role else None)
-    ids, spoken = list(opening), [False] * len(opening)
-    added = 0
+    transcript, added = Transcript(), 0
+    transcript.read(list(chat.opening(system, heard.pop(0) if turns[0][0] != role else None)))
     for i, text in enumerate(own):
         words = [*chat.tokenizer(text, add_special_tokens=False)["input_ids"], stop]
         between = chat.continuation(heard[i - 1]) if i else []
         if between and between[0] != stop:
             raise ScopeError("this model's chat template ends no turn with its end-of-turn token: set eos_token to it")
         # the first token of `between` ends the turn before; it is there already
-        if len(ids) + len(between) + len(words) > max_tokens:
+        if len(transcript.ids) + len(between) + len(words) > max_tokens:
             break
-        ids += [*between[1:], *words]
-        spoken += [False] * len(between[1:]) + [True] * len(words)
+        transcript.read(list(between[1:]))
+        for word in words:
+            transcript.write(word, 0.0, 0)
         added += 1
     if not added:
         raise ScopeError(f"dialogue {dialogue.name}: no turn of the {role} fits {max_tokens} tokens: raise max_tokens")
-    return Example(dialogue.name, tuple(ids), tuple(spoken), added < len(own))
+    return Example(dialogue.name, transcript, added < len(own))
 
 
 def encode_splits(

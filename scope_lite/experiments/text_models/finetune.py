@@ -11,75 +11,53 @@ perplexity on held-out dialogues.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from scope_lite.envs.p4g import Dialogue
-from scope_lite.experiments.text_models.data import Example, batch_of, encode_splits
-from scope_lite.experiments.text_models.folders import (
+from scope_lite.experiments.text_models.adapter import (
+    AdapterConfig,
+    AdapterRun,
+    Count,
+    OnStep,
+    digest,
     lora_settings,
-    require_at_least,
-    working,
-    write_manifest,
-    write_weights,
+    write_adapter,
 )
-from scope_lite.method.config import RunConfig, TextConfig
-from scope_lite.method.learner import Learner
+from scope_lite.experiments.text_models.data import Example, batch_of, encode_splits
 from scope_lite.models.adapters import fold_adapters
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.hf import SeatModel
-from scope_lite.models.pretrained import SMOLLM2, LoadedModel, load_model
+from scope_lite.models.pretrained import LoadedModel, load_model
 from scope_lite.models.records import collate
-from scope_lite.store import checkpoints
-from scope_lite.store.files import replacing
 
 
-@dataclass(frozen=True)
-class FinetuneConfig:
-    """One adapter; every field but ``steps`` is fixed once a run has begun."""
+@dataclass(frozen=True, kw_only=True)
+class FinetuneConfig(AdapterConfig):
+    """One fine-tuning."""
 
     role: str
     """"persuadee" (the reference user in text) or "persuader" (the base policy)"""
-    model: str = SMOLLM2
-    """what is adapted: as ``load_model`` takes it"""
-    steps: int = 400
-    """optimizer steps"""
-    dialogues_per_step: int = 4
+    steps: Count = 400
+    dialogues_per_step: Count = 4
     """dialogues whose spoken tokens are averaged in a step"""
-    learning_rate: float = 5e-4
+    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 5e-4
     """AdamW's, reached after the warm-up"""
     warmup_steps: int = 10
-    rank: int = 8
-    """of the adapter, on all attention and MLP matrices; its scale is 2 (alpha = 2 rank)"""
     max_tokens: int = 1024
     """a longer dialogue loses its last exchanges"""
-    evaluate_every: int = 50
+    evaluate_every: Count = 50
     """steps between two held-out perplexities"""
-    checkpoint_every: int = 10
-    """steps between two checkpoints: the most that a kill costs"""
-    valid_dialogues: int = 32
+    checkpoint_every: Count = 10
+    valid_dialogues: Count = 32
     """held-out dialogues by which the best adapter is chosen"""
-    seed: int = 0
-    """of the adapter's start and the order of the dialogues"""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "steps", "dialogues_per_step", "rank", "evaluate_every", "checkpoint_every")
-        require_at_least(1, self, "valid_dialogues")
-
-    def run(self) -> RunConfig:
-        """What the learner reads; a dialogue is read alone."""
-        text = TextConfig(micro_batch=1)
-        return RunConfig(
-            world="p4g", model=self.model, learning_rate=self.learning_rate, lora_rank=self.rank, kl_coef=0.0, text=text
-        )
 
 
 def finetune(
@@ -89,7 +67,7 @@ def finetune(
     out: Path,
     device: str = "auto",
     fresh: bool = False,
-    on_step: Callable[[Progress], None] = lambda progress: None,
+    on_step: OnStep = lambda step, metrics: None,
 ) -> dict[str, Any]:
     """Train, or go on training, and write the best adapter.
 
@@ -110,83 +88,73 @@ def finetune(
     """
     loaded = load_model(config.model, device)
     splits = encode_splits(dialogues, config.role, ChatFormat(loaded.tokenizer), config.max_tokens)
-    rows = [[name, e.name, e.ids, e.spoken] for name, examples in splits.items() for e in examples]
-    digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-    with working(work, asdict(config) | {"base": loaded.fingerprint, "dialogues": digest}, fresh) as folder:
-        trainer = Trainer(config, loaded, splits)
-        trainer.resume(folder)
-        trainer.train(folder, on_step)
-        return write_adapter(trainer, out, device)
+    rows = [[s, e.name, e.transcript.ids, e.transcript.generated] for s, examples in splits.items() for e in examples]
+    trainer = Trainer(config, loaded, splits)
+    trainer.train(config, work, {"dialogues": digest(rows)}, fresh, on_step)
+    lora = lora_settings(trainer.learner.model.peft, config.model)
+    return write_adapter(out, trainer.kept["best"], lora, loaded, lambda written: trainer.told(written, device))
 
 
-@dataclass
-class Progress:
-    """What a run knows of itself besides tensors; saved with every checkpoint."""
-
-    step: int = 0
-    best: float = math.inf
-    """lowest held-out perplexity so far"""
-    best_step: int = 0
-    valid: list[tuple[int, float]] = field(default_factory=list)
-    """(step, held-out perplexity)"""
-    losses: list[float] = field(default_factory=list)
-    """training loss of every step, nats a token"""
-
-
-class Trainer:
-    """The adapter under training, its optimizer, and the dialogues."""
+class Trainer(AdapterRun):
+    """The adapter under training, and the dialogues."""
 
     def __init__(self, config: FinetuneConfig, loaded: LoadedModel, splits: dict[str, list[Example]]) -> None:
-        self.config, self.loaded, self.splits = config, loaded, splits
-        seat = SeatModel(fold_adapters(loaded.model), loaded.tokenizer)
-        self.learner = Learner(seat, config.run(), config.seed)
-        self.best = self.learner.model.adapter_state()
-        self.progress = Progress()
+        super().__init__(config, loaded, SeatModel(fold_adapters(loaded.model), loaded.tokenizer), micro_batch=1)
+        self.config, self.splits = config, splits
+        self.kept = {"best": self.learner.model.adapter_state()}
 
-    def train(self, folder: Path, on_step: Callable[[Progress], None]) -> None:
-        """Step until ``config.steps`` are done."""
-        config, progress = self.config, self.progress
-        if not progress.valid:
-            self._evaluate()
-        while progress.step < config.steps:
-            progress.losses.append(self._step(self.batch(progress.step)))
-            progress.step += 1
-            last = progress.step == config.steps
-            if progress.step % config.evaluate_every == 0 or last:
-                self._evaluate()
-            if progress.step % config.checkpoint_every == 0 or last:
-                tensors = {"learner": self.learner.state(), "best": self.best}
-                checkpoints.save(folder, progress.step, tensors, asdict(progress))
-            on_step(progress)
+    @property
+    def valid(self) -> list[tuple[int, float]]:
+        """(step, held-out perplexity), in order."""
+        start = [(0, row["valid_at_start"]) for row in self.metrics[:1]]
+        return start + [
+            (i, row["valid_perplexity"]) for i, row in enumerate(self.metrics, 1) if "valid_perplexity" in row
+        ]
 
-    def resume(self, folder: Path) -> None:
-        """Take up the newest whole checkpoint, if there is one."""
-        found = checkpoints.load_newest(folder)
-        if found is not None:
-            self.learner.load_state(found.tensors["learner"])
-            self.best = found.tensors["best"]
-            self.progress = Progress(**{**found.state, "valid": [tuple(pair) for pair in found.state["valid"]]})
+    def step(self) -> dict[str, float]:
+        number, best = len(self.metrics) + 1, min((value for _, value in self.valid), default=math.inf)
+        found = {} if self.metrics else {"valid_at_start": (best := self._held_out())}
+        found["loss"] = self.learn(self.batch(number - 1))
+        if number % self.config.evaluate_every == 0 or number == self.config.steps:
+            found["valid_perplexity"] = value = self._held_out()
+            if value < best:
+                self.kept["best"] = self.learner.model.adapter_state()
+        return found
 
     def batch(self, step: int) -> list[Example]:
         """The dialogues of a step."""
         return batch_of(self.splits["train"], step, self.config.dialogues_per_step, self.config.seed)
 
-    def _evaluate(self) -> None:
-        progress, held_out = self.progress, self.splits["valid"][: self.config.valid_dialogues]
-        value = perplexity(self.learner.model, held_out)
-        # asked for more steps later, the last step of before was evaluated out of turn: once is enough
-        if not progress.valid or progress.valid[-1][0] != progress.step:
-            progress.valid.append((progress.step, value))
-        if value < progress.best:
-            progress.best, progress.best_step, self.best = value, progress.step, self.learner.model.adapter_state()
+    def _held_out(self) -> float:
+        return perplexity(self.learner.model, self.splits["valid"][: self.config.valid_dialogues])
 
-    def _step(self, batch: list[Example]) -> float:
-        warm = min(1.0, (self.progress.step + 1) / max(1, self.config.warmup_steps))
+    def learn(self, batch: list[Example]) -> float:
+        """One update on these dialogues; their loss, nats a token."""
+        warm = min(1.0, (len(self.metrics) + 1) / max(1, self.config.warmup_steps))
         for group in self.learner.optimizer.param_groups:
             group["lr"] = self.config.learning_rate * warm
-        update = self.learner.update([example.transcript() for example in batch], torch.ones(len(batch)))
+        update = self.learner.update([example.transcript for example in batch], torch.ones(len(batch)))
         # a transcript of what people said has log probability 0 a token, so the distance from it is the loss
         return update["sampling/logp_difference"]
+
+    def told(self, written: Path, device: str) -> dict[str, Any]:
+        """Of the manifest; the test perplexity is that of the written file."""
+        config, splits = self.config, self.splits
+        tuned = load_model(f"{config.model}+{written}", device)
+        return {
+            "command": f"scope-lite small finetune --role {config.role} --steps {config.steps}",
+            "config": asdict(config),
+            "steps_done": len(self.metrics),
+            "best_step": min(self.valid, key=lambda pair: pair[1])[0],
+            "perplexity": {
+                "valid_by_step": self.valid,
+                "test_base": perplexity(self.learner.reference, splits["test"]),
+                "test_adapter": perplexity(SeatModel(tuned.model, tuned.tokenizer), splits["test"]),
+            },
+            "dialogues": {name: len(examples) for name, examples in splits.items()},
+            "dialogues_cut_short": sum(e.cut for examples in splits.values() for e in examples),
+            "spoken_tokens": {name: sum(sum(e.transcript.generated) for e in part) for name, part in splits.items()},
+        }
 
 
 @torch.no_grad()
@@ -198,28 +166,4 @@ def perplexity(seat: SeatModel, examples: Sequence[Example]) -> float:
 
 def log_likelihoods(seat: SeatModel, example: Example) -> Tensor:
     """Log-likelihood of each token that the seat speaks, in nats."""
-    return seat.token_logprobs(collate([example.transcript()], pad=0))[0]
-
-
-def write_adapter(trainer: Trainer, out: Path, device: str) -> dict[str, Any]:
-    """Write the best adapter in half precision and its manifest; the test perplexity is that of the written file."""
-    config, progress, splits, learner = trainer.config, trainer.progress, trainer.splits, trainer.learner
-    with replacing(out) as beside:
-        write_weights(beside, trainer.best, lora_settings(learner.model.peft, config.model))
-        base = perplexity(learner.reference, splits["test"])
-        written = load_model(f"{config.model}+{beside}", device)
-        told = {
-            "command": f"scope-lite small finetune --role {config.role} --steps {config.steps}",
-            "config": asdict(config),
-            "steps_done": progress.step,
-            "best_step": progress.best_step,
-            "perplexity": {
-                "valid_by_step": progress.valid,
-                "test_base": base,
-                "test_adapter": perplexity(SeatModel(written.model, written.tokenizer), splits["test"]),
-            },
-            "dialogues": {name: len(examples) for name, examples in splits.items()},
-            "dialogues_cut_short": sum(e.cut for examples in splits.values() for e in examples),
-            "spoken_tokens": {name: sum(sum(e.spoken) for e in examples) for name, examples in splits.items()},
-        }
-        return write_manifest(beside, told, trainer.loaded)
+    return seat.token_logprobs(collate([example.transcript], pad=0))[0]
