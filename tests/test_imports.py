@@ -153,7 +153,7 @@ def test_importing_the_loop_brings_its_own_rooms_and_the_nano_worlds_and_no_pict
     code = "import sys, scope_lite.method.train, scope_lite.method.nano; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, encoding="utf-8", check=True)
     loaded = set(done.stdout.split())
-    assert not named(loaded, {"matplotlib", "IPython", "seaborn"})
+    assert not named(loaded, {"matplotlib", "IPython", "seaborn", "peft"})
     assert {name.split(".")[0] for name in inside(loaded)} <= {"method", "envs", "models", "store"}
     assert {name.split(".")[1] for name in inside(loaded) if name.startswith("envs.")} <= {"nano", "prompts", "turns"}
     assert all(not named(imports_of(path), {"pandas"}) for path in in_places(["method"]))

@@ -170,8 +170,7 @@ def answer_areas(table: pd.DataFrame, kinds: Sequence[str]) -> Figure:
     patches = [plt.Rectangle((0, 0), 1, 1, fc=colour) for colour in colours.values()]
     names = [c.removeprefix(ANSWER) for c in colours]
     fig.legend(patches, names, loc="outside upper center", ncols=min(len(names), 3), fontsize=7.5)
-    footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
-    return fig
+    return footnote(fig, "nano · probability of each reply when the open question is asked first; every run")
 
 
 # -- the end of training --------------------------------------------------------------------------------------------
@@ -210,8 +209,7 @@ def phase_map(panels: Mapping[str, pd.Series], xlabel: str, ylabel: str) -> Figu
     bar = fig.colorbar(image, ax=axes, shrink=0.9, pad=0.02, aspect=30)
     bar.ax.tick_params(labelsize=7.5)
     seeds = next(iter(panels.values())).index.unique(2).tolist()
-    footnote(fig, f"nano · end of training, a strip a seed (0 to {max(seeds)} from the left), with their mean")
-    return fig
+    return footnote(fig, f"nano · end of training, a strip a seed (0 to {max(seeds)} from the left), with their mean")
 
 
 def _draw_cells(ax: Axes, values: pd.Series) -> plt.cm.ScalarMappable:
@@ -300,5 +298,4 @@ def figure_17(table: pd.DataFrame) -> Figure:
     for ax, ylabel in ((pay, "reward, end of training"), (mode, named(MOVED))):
         ax.set(xlabel="pool size K", ylabel=ylabel)
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))
-    footnote(fig, note(table, "points"))
-    return fig
+    return footnote(fig, note(table, "points"))

@@ -66,8 +66,7 @@ def figure_2(table: pd.DataFrame) -> Figure:
     for ax in axes[:2, 0]:
         ax.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=7)
     seeds = table["seed"].nunique()
-    footnote(fig, f"nano · persuasion · left: exact, and each run of Co-Training; right: {seeds} seeds")
-    return fig
+    return footnote(fig, f"nano · persuasion · left: exact, and each run of Co-Training; right: {seeds} seeds")
 
 
 def _bars(ax: Axes, shares: Float[np.ndarray, " r"], reference: Float[np.ndarray, " r"], method: str) -> None:
@@ -129,8 +128,7 @@ def prompt_card(_: pd.DataFrame, which: str) -> Figure:
             # a dollar sign would begin mathematics
             ax.text(0.02, top + 0.7 + i, line.replace("$", r"\$"), va="top", fontsize=6.5, family="monospace")
         top += height + 0.7
-    footnote(fig, f"the code's own text: scope_lite/envs/{where}; $words are filled in")
-    return fig
+    return footnote(fig, f"the code's own text: scope_lite/envs/{where}; $words are filled in")
 
 
 def reply_bars(
@@ -181,5 +179,4 @@ def memory_bars(table: pd.DataFrame, capacity: float, title: str) -> Figure:
     ax.grid(False, axis="y")
     ax.set_axisbelow(True)
     fig.legend(loc="outside upper center", ncols=3, fontsize=7.5)
-    footnote(fig, "planned, not measured")
-    return fig
+    return footnote(fig, "planned, not measured")

@@ -70,9 +70,7 @@ def finish(fig: Figure, note: str = "", ylabel: str = "") -> Figure:
     for ax in fig.axes[::2] if ylabel else ():
         ax.set_ylabel(ylabel)
     shared_legend(fig)
-    if note:
-        footnote(fig, note)
-    return fig
+    return footnote(fig, note) if note else fig
 
 
 def shared_legend(fig: Figure) -> None:
@@ -92,10 +90,11 @@ def shared_legend(fig: Figure) -> None:
     fig.legend(handles.values(), handles.keys(), **place)
 
 
-def footnote(fig: Figure, text: str) -> None:
-    """What every figure states below itself, in as many lines as it takes: scale, world, seeds, kind of interval."""
+def footnote(fig: Figure, text: str) -> Figure:
+    """Below every figure, in as many lines as it takes: scale, world, seeds, kind of interval; returns the figure."""
     text = textwrap.fill(text, round(LETTERS_AN_INCH * fig.get_figwidth()))
     fig.supxlabel(text, fontsize=6.5, color="#555555", x=0.99, ha="right")
+    return fig
 
 
 def title_with_legend(ax: Axes, title: str, ncols: int = 1) -> Legend:

@@ -45,16 +45,18 @@ def results_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     Returns:
         Text "mean ± half-width" of the 95 % t-interval over seeds (reward in [0, 1]); "–" where nothing is measured.
     """
-    rows = {
-        (setting, named(variant)): {
-            (split, summary.replace("auc", "AUC")): _mean_and_half(runs.loc[runs["summary"] == summary, column])
-            for column, split in SPLITS.items()
-            for summary in SUMMARIES
+    cells = {
+        setting: {
+            named(variant): {
+                (split, summary.replace("auc", "AUC")): _mean_and_half(runs.loc[runs["summary"] == summary, column])
+                for column, split in SPLITS.items()
+                for summary in SUMMARIES
+            }
+            for variant, runs in summaries.groupby("variant", sort=False)
         }
         for setting, summaries in settings.items()
-        for variant, runs in summaries.groupby("variant", sort=False)
     }
-    return _two_names(rows, ["setting", "method"])
+    return pd.concat({setting: pd.DataFrame(rows).T for setting, rows in cells.items()}, names=["setting", "method"])
 
 
 def _mean_and_half(values: pd.Series) -> str:
@@ -65,15 +67,6 @@ def _mean_and_half(values: pd.Series) -> str:
     # no leading zeros: nine such cells have to fit on a line
     half = f" ± {interval.high - interval.mean:.2f}".replace("0.", ".") if interval.n > 1 else ""
     return f"{interval.mean:.2f}".removeprefix("0") + half
-
-
-def _two_names(rows: Mapping[tuple[str, str], Mapping[Any, str]], names: list[str]) -> pd.DataFrame:
-    """A frame whose rows, and perhaps columns, have two names each."""
-    table = pd.DataFrame.from_dict(rows, orient="index")
-    table.index = pd.MultiIndex.from_tuples(table.index, names=names)
-    if isinstance(table.columns[0], tuple):
-        table.columns = pd.MultiIndex.from_tuples(table.columns)
-    return table
 
 
 def hyperparameters() -> pd.DataFrame:
@@ -121,17 +114,19 @@ def panel_table(panels: Mapping[str, Iterable[Mapping[str, Any]]]) -> pd.DataFra
     Args:
         panels: world -> entries as in its ``panel.yaml`` (name, model, sharpness, kind, population).
     """
-    rows = {
-        (world, entry["name"]): {
-            "kind": entry["kind"],
-            "γ": f"{entry['sharpness']:g}",
-            "model": entry["model"] or "none, users with a hidden type",
-            "population": ", ".join(f"{kind} {share:.2f}" for kind, share in entry["population"].items()),
+    members = {
+        world: {
+            entry["name"]: {
+                "kind": entry["kind"],
+                "γ": f"{entry['sharpness']:g}",
+                "model": entry["model"] or "none, users with a hidden type",
+                "population": ", ".join(f"{kind} {share:.2f}" for kind, share in entry["population"].items()),
+            }
+            for entry in entries
         }
         for world, entries in panels.items()
-        for entry in entries
     }
-    return _two_names(rows, ["world", "member"])
+    return pd.concat({world: pd.DataFrame(rows).T for world, rows in members.items()}, names=["world", "member"])
 
 
 def paradigms() -> pd.DataFrame:

@@ -101,8 +101,7 @@ def acts_beside_people(table: pd.DataFrame, note: str, title: str = "How varied 
     fig.legend(handles, ["after the same act", "at one history", "people, 95 %"], loc="outside upper left", ncols=3,
                title=title, title_fontproperties={"size": 9, "weight": "bold"}, alignment="left",
                fontsize=6.8, handletextpad=0.4, columnspacing=0.9, handlelength=1.2, borderpad=0.1)  # fmt: skip
-    footnote(fig, note)
-    return fig
+    return footnote(fig, note)
 
 
 def _draw_condition(ax: Axes, place: int, rows: pd.DataFrame, column: str) -> None:
@@ -143,8 +142,7 @@ def recovery(table: pd.DataFrame, note: str) -> Figure:
         ax.grid(axis="y", visible=False)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].set_ylim(len(names) - 0.5, -0.5)
-    footnote(fig, note)
-    return fig
+    return footnote(fig, note)
 
 
 def stated_donations(shares: pd.DataFrame, note: str) -> Figure:
@@ -170,8 +168,7 @@ def stated_donations(shares: pd.DataFrame, note: str) -> Figure:
     ax.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5), xlabel="share of the answers")
     ax.grid(axis="y", visible=False)
     title_with_legend(ax, "Asked to donate: the amount that the answer states", ncols=3)
-    footnote(fig, note)
-    return fig
+    return footnote(fig, note)
 
 
 # -- how varied -------------------------------------------------------------------------------------------------------
@@ -238,8 +235,7 @@ def size_curves(entropy: pd.DataFrame, shares: pd.DataFrame, condition: str, not
         ax.set_xscale("log", base=2)
         ax.set_xticks(sizes, [str(n) for n in sizes])
         ax.set_xlabel("replies a history")
-    footnote(fig, note)
-    return fig
+    return footnote(fig, note)
 
 
 def _draw_curve(ax: Axes, rows: pd.DataFrame, colour: str, label: str | None, line: str = "-") -> None:
@@ -361,8 +357,7 @@ def health_report(table: pd.DataFrame, values: pd.DataFrame, title: str, note: s
     ]
     fig.legend(handles=handles, loc="outside upper left", ncols=4, handletextpad=0.5, columnspacing=1.2)
     how = "small dots: dialogues; bars: 95 % intervals over dialogues; thresholds are ours"
-    footnote(fig, f"{note}; {how}" if note else how)
-    return fig
+    return footnote(fig, f"{note}; {how}" if note else how)
 
 
 def _draw_measure(ax: Axes, place: int, row: Any, dialogues: pd.Series, top: float) -> None:

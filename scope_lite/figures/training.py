@@ -140,8 +140,7 @@ def two_runs(table: pd.DataFrame) -> Figure:
     fig = curve_panels(table.assign(variant=table["run"]), metrics, colours, {})
     for line in (line for ax in fig.axes for line in ax.get_lines() if line.get_color() == colours[names[0]]):
         line.set_linewidth(2 * line.get_linewidth())  # where both agree, the first shows on both sides of the second
-    footnote(fig, "one run each: no interval can be given")
-    return fig
+    return footnote(fig, "one run each: no interval can be given")
 
 
 def member_heatmap(summary: pd.DataFrame, members: Sequence[str], seen: Mapping[str, set[str]]) -> Figure:
@@ -172,8 +171,7 @@ def dose_response(summary: pd.DataFrame, x: str, columns: Sequence[str], xlabel:
         doses(ax, rows[x], rows[column], colour, label, 0.12 * (k - (len(lines) - 1) / 2))
     ax.set(xlabel=xlabel, ylabel="reward, end of training")
     fig.legend(loc="outside upper center", ncols=2)
-    footnote(fig, f"nano · {summary['seed'].nunique()} seeds (points), 95 % t-interval")
-    return fig
+    return footnote(fig, f"nano · {summary['seed'].nunique()} seeds (points), 95 % t-interval")
 
 
 # -- all methods over several worlds ----------------------------------------------------------------------------------

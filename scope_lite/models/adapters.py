@@ -39,6 +39,7 @@ class LoraSettings(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
+    peft_type: Literal["LORA"]
     r: PositiveInt
     lora_alpha: Alpha
     target_modules: Annotated[list[Matrix], Field(min_length=1)]
@@ -53,7 +54,7 @@ class LoraSettings(BaseModel):
 
 REMARKS = {
     "auto_mapping", "base_model_name_or_path", "inference_mode", "loftq_config", "lora_dropout",
-    "megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
+    "megatron_core", "peft_version", "qalora_group_size", "revision", "runtime_config", "task_type",
 }  # fmt: skip
 """settings that say nothing of it once it is trained, or only with others that must be off"""
 
@@ -101,8 +102,6 @@ def read_settings(folder: Path) -> dict[str, Any]:
         ScopeError: no adapter's settings, or an adapter of a kind that would not be read as it was meant.
     """
     content = _content(folder)
-    if content.get("peft_type") != "LORA":
-        raise ScopeError(f"the adapter in {folder} is of type {content.get('peft_type')!r}: only LORA can be used")
     try:
         settings = LoraSettings.model_validate(content)
     except ValidationError as error:
@@ -112,7 +111,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     for name, value in (settings.model_extra or {}).items():
         if name not in REMARKS and value not in (None, False, "none", [], {}):
             raise ScopeError(f"the adapter in {folder} uses {name}: only plain LoRA, rsLoRA and DoRA can be used")
-    return settings.model_dump(include=set(LoraSettings.model_fields) - {"init_lora_weights"})
+    return settings.model_dump(include=set(LoraSettings.model_fields) - {"init_lora_weights", "peft_type"})
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
