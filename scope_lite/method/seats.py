@@ -32,8 +32,8 @@ class KnowsItsLaw(Protocol):
 
 def failures_of(seat: Seat) -> Counter[str]:
     """What a seat said that could not be used, by reason; nothing where it has no ``failures``."""
-    found: Counter[str] = getattr(seat, "failures", Counter())
-    return found
+    found: Counter[str] | None = getattr(seat, "failures", None)
+    return found or Counter()
 
 
 class ModelSeat:
