@@ -210,7 +210,7 @@ def test_variables_of_this_package_are_read_in_one_place() -> None:
     asking = re.compile(r"environ(\.get\(|\[[^]]+\](?! =))|getenv\(")
     reading = {str(path.relative_to(PACKAGE)) for path in sources() if asking.search(path.read_text(encoding="utf-8"))}
     # an endpoint's key lies in a variable of the user's choice
-    assert reading == {"store/paths.py", "models/endpoint.py"}
+    assert reading == {"store/paths.py", "models/client.py"}
 
 
 @pytest.mark.parametrize(

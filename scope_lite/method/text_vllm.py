@@ -13,8 +13,7 @@ from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import LoadedModel, find_model
 from scope_lite.models.rng import RowKeys
 from scope_lite.models.vllm.engine import VllmEngine, VllmSettings, require_vllm
-from scope_lite.models.vllm.sampler import VllmSampler
-from scope_lite.models.vllm.seat import EngineSeat
+from scope_lite.models.vllm.speakers import EngineSeat, VllmSampler
 from scope_lite.models.vllm.sync import AdapterSync, probe_prompts
 from scope_lite.store.errors import ScopeError
 

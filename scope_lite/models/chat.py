@@ -1,18 +1,9 @@
 """How a tokenizer's chat template cuts a dialogue into appendable pieces of token ids.
 
 A transcript only grows, so the template must extend by prefix: rendering one more message may not change what was
-rendered before. That is probed once, at load. What the usual templates do:
-
-| template | earlier turns | what happens here |
-|---|---|---|
-| SmolLM2, Qwen3-Instruct-2507, Olmo-3-Instruct | stay | works |
-| Llama-3 (from 3.1 on with today's date) | stay, trimmed | works: heard words are trimmed too, the date is fixed |
-| Qwen3 (thinking or not) | lose their thoughts | refused, or ``thinking="off"`` or ``"keep"`` |
-| Qwen3-Thinking-2507, Olmo-3-Think: the prompt opens a thought | lose it | refused, or ``thinking="keep"`` |
-
-With ``"off"`` every own turn begins with the empty thought that switches thinking off, with ``"keep"`` every thought
-stays in the transcript. Both train on exactly what was sampled; in both, later turns see more of earlier ones than the
-template would show, which the model did not learn from. An -Instruct model without thoughts needs neither.
+rendered before. That is probed once, at load. SmolLM2's, Qwen3-Instruct-2507's and Olmo-3-Instruct's do; Llama-3's
+does, though it trims words and (from 3.1 on) tells today's date, which is fixed here. Templates of models that think
+(Qwen3, Qwen3-Thinking-2507, Olmo-3-Think) take thoughts out of earlier turns and are refused.
 
 Words that a partner says are words: markup in them, such as ``<|im_end|>``, is never read as the template's own
 (``Shielded``), or a policy could close its turn in the simulator's name and go on as the system.
@@ -37,7 +28,6 @@ PROBE = ("zebra", "quartz", "lemon")
 STAND_IN = f"{PROBE[0]}-"
 """how the stand-in of a hidden message begins (``Shielded``)"""
 THOUGHT = "<think>\nplum\n</think>\n\n"
-THINKING = ("refuse", "off", "keep")
 TEMPLATE_STEPS = 1_000_000
 """lines of Python that a template may take for one chat; SmolLM2's takes 100 a message"""
 FIXED_DATE = "26 Jul 2024"
@@ -45,65 +35,7 @@ FIXED_DATE = "26 Jul 2024"
 overnight."""
 
 
-@dataclass(frozen=True)
-class TemplateProbe:
-    """What a chat template does to the earlier turns of a dialogue."""
-
-    extends: bool
-    """whether a reply without a thought stays where and as it was said"""
-    keeps_thoughts: bool
-    """whether a reply's thought (``<think>``) stays, too"""
-    opens_thought: bool
-    """whether the prompt for a reply ends inside a thought, so that every reply begins with one"""
-    has_switch: bool
-    """whether ``enable_thinking=False`` changes the prompt for a reply"""
-    trims: bool
-    """whether white space around a message is cut off"""
-    dated: bool
-    """whether today's date would stand in the prompt"""
-
-    @property
-    def appendable(self) -> bool:
-        """Whether a dialogue can grow token by token, as it stands and whatever the model says."""
-        return self.extends and self.keeps_thoughts and not self.opens_thought
-
-    @property
-    def remedy(self) -> str:
-        """What to do if it is not appendable; empty if it is."""
-        if self.appendable:
-            return ""
-        if not (self.keeps_thoughts or self.extends or self.opens_thought):
-            return "use a template that keeps every turn"
-        off = "switch its thoughts off (thinking='off'), " if self.has_switch else ""
-        return (
-            f"use a non-thinking variant of the model (an -Instruct one), {off}or keep all thoughts (thinking='keep')"
-        )
-
-
-def probe_template(tokenizer: Any) -> TemplateProbe:
-    """Render a few short chats and compare.
-
-    Raises:
-        ScopeError: the template refuses a chat of system, user and assistant.
-    """
-    system, first, second = PROBE
-    start = [("system", system), ("user", first)]
-    opening = render(tokenizer, start)
-    plain = render(tokenizer, [*start, ("assistant", second), ("user", first)])
-    thinking = render(tokenizer, [*start, ("assistant", THOUGHT + second), ("user", first)])
-    source = str(getattr(tokenizer, "chat_template", None) or "")
-    tail = opening.rpartition("<think>")
-    return TemplateProbe(
-        extends=plain.startswith(opening + second),
-        keeps_thoughts=thinking.startswith(opening + THOUGHT + second),
-        opens_thought=bool(tail[1]) and "</think>" not in tail[2],
-        has_switch="enable_thinking" in source and render(tokenizer, start, thinking=False) != opening,
-        trims=f" {second} " not in render(tokenizer, [*start[:1], ("user", f" {second} ")]),
-        dated=FIXED_DATE in opening,
-    )
-
-
-def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = True, goes_on: bool = True) -> str:
+def render(tokenizer: Any, messages: list[tuple[str, str]], goes_on: bool = True) -> str:
     """The chat as text, up to where the assistant is to speak (``goes_on``); dates are fixed.
 
     Raises:
@@ -111,10 +43,8 @@ def render(tokenizer: Any, messages: list[tuple[str, str]], thinking: bool = Tru
     """
     turns = [{"role": role, "content": content} for role, content in messages]
     source, options = str(getattr(tokenizer, "chat_template", None) or ""), dict[str, Any]()
-    if not thinking:
-        options["enable_thinking"] = False
     if "strftime_now" in source or "date_string" in source:
-        options |= {"date_string": FIXED_DATE, "strftime_now": lambda form: FIXED_DATE}
+        options = {"date_string": FIXED_DATE, "strftime_now": lambda form: FIXED_DATE}
     try:
         _require_bounded(source)
         return _within_steps(
@@ -136,25 +66,20 @@ def stop_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     tokenizer names would else go on and play everybody.
     """
     configured = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    stops = {tokenizer.eos_token_id, *(configured if isinstance(configured, list | tuple) else [configured])}
-    return frozenset((stops - {None}) | _ends_of_turn(tokenizer))
-
-
-def _ends_of_turn(tokenizer: Any) -> set[int]:
-    """The special tokens with which the chat template goes on right after an assistant's words."""
+    stops = {tokenizer.eos_token_id, *(configured if isinstance(configured, list | tuple) else [configured])} - {None}
     first, said, _ = PROBE
     chat = [("user", first), ("assistant", said)]
-    found = set()
     for messages, goes_on in (([*chat, ("user", first)], True), (chat, False)):
         after = render(tokenizer, messages, goes_on=goes_on).rpartition(said)[2].lstrip()
         if ends := [token for token in special_tokens(tokenizer) if after.startswith(token)]:
-            found.add(tokenizer.convert_tokens_to_ids(max(ends, key=len)))
-    return found
+            stops.add(tokenizer.convert_tokens_to_ids(max(ends, key=len)))
+    return frozenset(stops)
 
 
-def opened_thought(tokenizer: Any) -> str:
+def opened_thought(tokenizer: Any, system: str = "") -> str:
     """The beginning of a thought that the prompt for a reply ends with; empty for most templates."""
-    tail = render(tokenizer, [("user", PROBE[0])]).rpartition(PROBE[0])[2]
+    chat = [("system", system)] if system else []
+    tail = render(tokenizer, [*chat, ("user", PROBE[0])]).rpartition(PROBE[0])[2]
     marks = list(gate.THOUGHT.finditer(tail))
     return marks[-1].group() if marks and marks[-1]["open"] else ""
 
@@ -239,34 +164,30 @@ def chat_ids(tokenizer: Any, history: Sequence[Mapping[str, str]]) -> list[int]:
 class ChatFormat:
     """Pieces of a dialogue as one seat sees it: itself as ``assistant``, the partner as ``user``."""
 
-    def __init__(self, tokenizer: Any, thinking: str = "refuse"):
-        """``thinking``: what to do with a model that thinks, "refuse", "off" or "keep" (see the module).
+    def __init__(self, tokenizer: Any):
+        """Probe the template: render a few short chats and compare.
 
         Raises:
-            ScopeError: an unknown ``thinking``, or a template that does not extend by prefix, with the remedy.
+            ScopeError: the template refuses a chat of system, user and assistant, or does not extend by prefix.
         """
-        if thinking not in THINKING:
-            raise ScopeError(f"unknown thinking {thinking!r}: choose {', '.join(THINKING)}")
         self.tokenizer, self._special = tokenizer, special_tokens(tokenizer)
-        self.probe = probe = probe_template(tokenizer)
-        self._thinks = thinking != "off" or not probe.has_switch
         system, first, second = PROBE
         start = [("system", system), ("user", first)]
-        longer = self._render([*start, ("assistant", second), ("user", first)])
-        before, said, after = longer.partition(second)
-        if not said or (thinking == "refuse" and not probe.appendable):
+        opening = render(tokenizer, start)
+        longer, thoughtful = (
+            render(tokenizer, [*start, ("assistant", said), ("user", first)]) for said in (second, THOUGHT + second)
+        )
+        extends = longer.startswith(opening + second) and thoughtful.startswith(opening + THOUGHT + second)
+        if not extends or opened_thought(tokenizer, system):
             raise ScopeError(
-                "this model's chat template rewrites earlier turns, so a dialogue cannot grow token by token; "
-                + (probe.remedy if said else "use a template that keeps every turn")
+                "this model's chat template rewrites earlier turns, so a dialogue cannot grow token by token; use a "
+                "non-thinking variant of the model (an -Instruct one), or a template that keeps every turn"
             )
-        if thinking == "off" and not (probe.has_switch or probe.appendable):
-            raise ScopeError(
-                "this model's chat template has no switch for its thoughts: use a non-thinking variant of the model "
-                "(an -Instruct one), or keep all thoughts (thinking='keep')"
-            )
+        before, _, after = longer.partition(second)
         self._between = after.split(first)
         if len(self._between) != 2 or first not in before:
             raise ScopeError("this model's chat template changes the words of a message; use another template")
+        self._trims = f" {second} " not in render(tokenizer, [*start[:1], ("user", f" {second} ")])
         self.opening = lru_cache(maxsize=4096)(self._opening)
         self.continuation = lru_cache(maxsize=4096)(self._continuation)
 
@@ -279,14 +200,11 @@ class ChatFormat:
         closed = transcript.ids[-1] == ids[0] and transcript.generated[-1]
         return ids[1:] if closed else ids
 
-    def _render(self, messages: list[tuple[str, str]]) -> str:
-        return render(self.tokenizer, messages, self._thinks)
-
     def _opening(self, system: str, heard: str | None = None) -> list[int]:
         """Ids from the first token to where this seat begins to speak."""
         shield = Shielded(self.tokenizer, self._special)
         messages = [("system", system)] + ([("user", shield.hide(self._trimmed(heard)))] if heard is not None else [])
-        return shield.encode(self._render(messages))
+        return shield.encode(render(self.tokenizer, messages))
 
     def _continuation(self, heard: str) -> list[int]:
         """Ids that follow this seat's last sampled token: close its turn, the partner's words, open the next."""
@@ -294,4 +212,4 @@ class ChatFormat:
         return shield.encode(self._between[0] + shield.hide(self._trimmed(heard)) + self._between[1])
 
     def _trimmed(self, heard: str) -> str:
-        return heard.strip() if self.probe.trims else heard
+        return heard.strip() if self._trims else heard

@@ -1,4 +1,4 @@
-"""What an endpoint says: replies, an account of tokens, refusals; each believed as far as it can be true."""
+"""What an endpoint says: replies, an account of tokens, refusals, errors; each believed as far as it can be true."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ MOST_TOKENS = 10**8
 """More than any request reads or writes; an account of more is none."""
 TEMPLATE_TOKENS = (256, 16)
 """Allowed for a chat template: in all (a default system prompt, say), and for each message."""
-NEUTRAL = {"top_p": 1, **UNTRUNCATED, "frequency_penalty": 0, "presence_penalty": 0, "temperature": 1}
+NEUTRAL = {"top_p": 1, **UNTRUNCATED, "temperature": 1}
 """Fields of a request that say nothing at these values: left out where they are refused, in this order."""
 LENGTH_FIELDS = {"max_tokens": "max_completion_tokens", "max_completion_tokens": "max_tokens"}
 """Two names for one limit: where one is refused, the other is sent."""
-WISHES = ("seed", "n", "top_logprobs", "logprobs")
-"""Fields that replies can do without: the endpoint's own seed, replies one at a time, and unknown probabilities."""
+WISHES = ("n", "top_logprobs", "logprobs")
+"""Fields that replies can do without: asked for one at a time, and with unknown probabilities."""
 TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size)|(prompt|input|messages?) (is |are |was |were )?too (long|large)"
     r"|reduce the length|inputs?\W? tokens? (\+|.{0,40}exceed)",
@@ -30,7 +30,7 @@ TOO_LONG = re.compile(
 
 def most_tokens(messages: Sequence[Message]) -> int:
     """No fewer tokens than the endpoint reads: a token stands for one byte at least, plus the chat template's own."""
-    text = sum(len(part.encode(errors="surrogatepass")) for message in messages for part in message.values())
+    text = sum(len(part.encode()) for message in messages for part in message.values())
     return text + TEMPLATE_TOKENS[0] + TEMPLATE_TOKENS[1] * len(messages)
 
 
@@ -45,20 +45,21 @@ def read_completion(said: Any, most: int, with_logprobs: bool) -> tuple[list[Rep
         ValueError: it is no chat completion.
     """
     try:
-        replies = [read_choice(choice, with_logprobs) for choice in said["choices"][:most]]
+        replies = [_read_choice(choice, with_logprobs) for choice in said["choices"][:most]]
     except (AttributeError, TypeError, KeyError) as error:
         raise ValueError from error
     if not replies:
         raise ValueError
     usage = said.get("usage")
     account = usage if isinstance(usage, dict) else {}
-    # Nobody reads nothing, or writes words of no tokens.
-    least = (("prompt_tokens", 1), ("completion_tokens", int(any(reply.text for reply in replies))))
-    read, written = (_count(account.get(name), lowest) for name, lowest in least)
-    return replies, one_line(said.get("model")), None if read is None or written is None else (read, written)
+    tokens: Any = account.get("prompt_tokens"), account.get("completion_tokens")
+    # nobody reads nothing, or writes words of no tokens
+    least = 1, int(any(reply.text for reply in replies))
+    true = all(type(n) is int and low <= n <= MOST_TOKENS for n, low in zip(tokens, least, strict=True))
+    return replies, one_line(said.get("model")), tokens if true else None
 
 
-def read_choice(choice: Any, with_logprobs: bool) -> Reply:
+def _read_choice(choice: Any, with_logprobs: bool) -> Reply:
     """One choice of a chat completion; AttributeError, KeyError or TypeError if it is none."""
     message = choice["message"]
     text = message.get("content")
@@ -84,40 +85,47 @@ def _probabilities(given: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return logprobs or (math.nan,), tuple(float(f"{math.exp(top):.6g}") for top in tops) or (math.nan,)
 
 
+def _logprob(value: Any) -> float:
+    """To six digits; NaN for what can be no log-probability."""
+    return float(f"{value:.6g}") if type(value) in (int, float) and -math.inf < value < 1e-3 else math.nan
+
+
+def error_in(said: Any) -> tuple[int, Any]:
+    """The error that an answer of status 200 tells of, with the status that it should have had; (0, None) if none."""
+    if not isinstance(said, dict):
+        return 0, None
+    error = said.get("error") or (said.get("object") == "error" and said)
+    choices = said.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict):
+            broken = choice.get("finish_reason") == "error" and "the reply broke off with an error"
+            error = error or choice.get("error") or broken
+    if not error:
+        return 0, None
+    kind = f"{error.get('code')} {error.get('type')}" if isinstance(error, dict) else ""
+    if code := re.match(r"[45]\d\d\b", kind):
+        return int(code[0]), error
+    # A bad gateway is repeated, and may have been billed: the worst is assumed of what says nothing of itself.
+    return 400 if re.search("invalid|context_length", kind) else 502, error
+
+
 def spare_field(refusal: str, sent: Mapping[str, Any], refused: Collection[str]) -> str | None:
     """The field of a request to be left out (or named otherwise) after this refusal; None if it is about another thing.
 
-    One that names no field of ``sent`` may mean several replies or their probabilities, which are refused most often.
+    Without it, at the value that was sent, a request says the same, or nearly. A refusal that names no field of
+    ``sent`` may mean several replies or their probabilities, which are refused most often.
     """
-    named = [name for name in (*NEUTRAL, *LENGTH_FIELDS, *WISHES) if name in sent and _named(name, refusal)]
-    if not any(_named(name, refusal) for name in sent):
-        named = [name for name in ("n", "logprobs") if name in sent]
-    other = {name for name, alias in LENGTH_FIELDS.items() if alias not in refused}
-    return next((name for name in named if can_spare(name, sent[name]) or name in other), None)
 
+    def is_named(field: str) -> bool:  # "top_p", "top-p", "topP", "Top P"
+        return bool(re.search(rf"(?<![\w\\]){field.replace('_', '[ _-]?')}(?!\w)", refusal, re.IGNORECASE))
 
-def can_spare(field: str, value: Any) -> bool:
-    """Whether a request without this field, of this value, says the same, or nearly."""
-    return field in WISHES or (field in NEUTRAL and NEUTRAL[field] == value)
-
-
-def _named(field: str, refusal: str) -> bool:
-    """Whether a refusal names a field: "top_p", "top-p", "topP", "Top P"."""
-    return bool(re.search(rf"(?<![\w\\]){field.replace('_', '[ _-]?')}(?!\w)", refusal, re.IGNORECASE))
+    spare = [name for name, value in NEUTRAL.items() if sent.get(name) == value]
+    spare += [name for name, alias in LENGTH_FIELDS.items() if name in sent and alias not in refused]
+    spare += [name for name in WISHES if name in sent]
+    named = is_named if any(map(is_named, sent)) else ("n", "logprobs").__contains__
+    return next(filter(named, spare), None)
 
 
 def one_line(said: object) -> str:
     """What an endpoint said, to be printed: without ends of lines and what a terminal would obey."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(said)[:2000]).split())[:200]
-
-
-def _count(tokens: object, least: int) -> int | None:
-    """A number of tokens; None for what can be none."""
-    real = isinstance(tokens, int) and not isinstance(tokens, bool) and least <= tokens <= MOST_TOKENS
-    return tokens if real else None  # type: ignore[return-value]
-
-
-def _logprob(value: object) -> float:
-    """To six digits; NaN for what can be no log-probability."""
-    real = isinstance(value, int | float) and not isinstance(value, bool) and -math.inf < value < 1e-3
-    return float(f"{value:.6g}") if real else math.nan

@@ -41,9 +41,8 @@ class GrammarConstraint:
     def __init__(self, compiled: Any, rows: int) -> None:
         import xgrammar
 
-        self._xgrammar = xgrammar
+        self._xgrammar, self._vocab_size = xgrammar, compiled.tokenizer_info.vocab_size
         self._matchers = [xgrammar.GrammarMatcher(compiled) for _ in range(rows)]
-        self._vocab_size = compiled.tokenizer_info.vocab_size
 
     def mask(self, scores: Tensor, rows: list[int]) -> None:
         """Set the scores of forbidden tokens to minus infinity, in place; ``rows`` names the matcher of each score."""

@@ -1,28 +1,23 @@
-"""Which OpenAI-compatible endpoint to ask for which model, and the client that asks it.
+"""Which OpenAI-compatible endpoint to ask for which model, and what it may cost.
 
-The key is read from an environment variable when the first request is sent. It stays inside the SDK's client: it is no
-field of anything here, and ``transport`` takes it out of what an endpoint quotes: no record, message or log shows it.
+The key lies in an environment variable and is read when the first request is sent (``client``); it is no field of
+anything here.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
+import math
 import re
-from collections.abc import Mapping
+import threading
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from scope_lite.store.errors import ScopeError
 
-if TYPE_CHECKING:
-    import openai
-
 OPENAI_URL = "https://api.openai.com/v1"
-NO_KEY = "no-key-needed"
-"""Sent where none is set: the SDK insists on something."""
-UNTRUNCATED = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+UNTRUNCATED: dict[str, float] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 """What a local server (vLLM, SGLang, llama.cpp) must be told: it otherwise cuts or penalises tokens by its own defaults
 or the model's generation_config.json, and a simulator looks more collapsed than its model is."""
 
@@ -37,12 +32,6 @@ class Endpoint:
     """up to and including ``/v1``"""
     key_variable: str = "OPENAI_API_KEY"
     """the environment variable that holds the key; a server on this machine may need none"""
-    plain_http: bool = False
-    """allow ``http://`` to another machine: prompts, replies and the key then cross the network readable"""
-    length_field: str | None = None
-    """the request's field that limits a reply; None: "max_completion_tokens" for OpenAI, "max_tokens" elsewhere"""
-    extra: Mapping[str, Any] | None = None
-    """further fields of every request; None: none, but :data:`UNTRUNCATED` for a server on this machine"""
 
     def __post_init__(self) -> None:
         try:
@@ -56,10 +45,9 @@ class Endpoint:
             raise ScopeError(
                 "an endpoint's address holds no password, '?' or '#': put the key in an environment variable"
             )
-        if url.scheme == "http" and not (self.is_local or self.plain_http):
+        if url.scheme == "http" and not self.is_local:
             raise ScopeError(
-                f"{host} is not this machine, and over http everyone on the way can read the key: use https, or say "
-                "plain_http=True"
+                f"{host} is not this machine, and over http everyone on the way can read the key: use https"
             )
 
     @property
@@ -72,46 +60,14 @@ class Endpoint:
             return host == "localhost"
 
     @property
-    def fixed_fields(self) -> dict[str, Any]:
+    def fixed_fields(self) -> dict[str, float]:
         """The fields that every request carries besides the usual ones; part of the record."""
-        return dict(self.extra if self.extra is not None else UNTRUNCATED if self.is_local else {})
+        return UNTRUNCATED if self.is_local else {}
 
-    def length_limit(self, max_new_tokens: int) -> dict[str, int]:
+    @property
+    def length_field(self) -> str:
         """The field that limits a reply; OpenAI's newer models refuse the older name, other servers know only that."""
-        is_openai = self.base_url.rstrip("/") == OPENAI_URL
-        return {self.length_field or ("max_completion_tokens" if is_openai else "max_tokens"): max_new_tokens}
-
-    def client(self, timeout: float, retries: int, hooks: Mapping[str, list[Any]]) -> openai.OpenAI:
-        """A client for this endpoint.
-
-        Raises:
-            ScopeError: the key is missing or no key at all, or the environment names a proxy or certificates in vain.
-        """
-        import httpx2
-        import openai
-
-        from scope_lite.models.transport import WholeAnswers
-
-        key = os.environ.get(self.key_variable, "").strip()
-        if not key and not self.is_local:
-            raise ScopeError(f"no key for {self.base_url}: set the environment variable {self.key_variable}")
-        if not re.fullmatch(r"[!-~]*", key):  # it would be quoted in the HTTP library's complaint
-            raise ScopeError(f"the environment variable {self.key_variable} holds characters that no key has")
-        tls = urlsplit(self.base_url).scheme == "https"
-        try:
-            # A redirect would carry prompts to an address that nobody checked.
-            http = openai.DefaultHttpxClient(
-                transport=WholeAnswers(timeout, tls), event_hooks=hooks, follow_redirects=False, timeout=timeout
-            )
-            return openai.OpenAI(
-                api_key=key or NO_KEY, base_url=self.base_url, timeout=timeout, max_retries=retries, http_client=http
-            )
-        except (OSError, ValueError, ImportError, httpx2.InvalidURL, openai.OpenAIError) as error:
-            # Its message is left out: a proxy's address may hold a password.
-            raise ScopeError(
-                f"no client for {self.base_url} ({type(error).__name__}): correct the address, or the environment's "
-                "proxies (HTTPS_PROXY, ALL_PROXY), certificates (SSL_CERT_FILE, SSL_CERT_DIR) and OPENAI_ variables"
-            ) from None
+        return "max_completion_tokens" if self.base_url.rstrip("/") == OPENAI_URL else "max_tokens"
 
 
 def parse_endpoint(text: str) -> Endpoint | None:
@@ -126,3 +82,73 @@ def parse_endpoint(text: str) -> Endpoint | None:
     if not found or "://" in found[1]:
         raise ScopeError("an endpoint is written openai:NAME, openai:NAME@URL or openai:NAME@URL#KEY_VARIABLE")
     return Endpoint(found[1], found[2] or OPENAI_URL, found[3] or Endpoint.key_variable)
+
+
+class Budget:
+    """What an endpoint was asked for, gave and cost, in the currency of the prices; safe to share between threads.
+
+    Its limit is kept beforehand: each try reserves its worst case, and is refused if that does not fit. Checking the
+    bill afterwards would be too late for the request that exceeds the limit, and with many under way for all of them.
+    Replies read from the record count nothing.
+    """
+
+    def __init__(self, limit: float = math.inf, prices: tuple[float, float] = (0.0, 0.0)) -> None:
+        """``prices`` are for one million tokens read and one million tokens written.
+
+        Raises:
+            ScopeError: a negative or missing number.
+        """
+        if not limit >= 0:
+            raise ScopeError(f"a budget must be 0 or more, got {limit}")
+        if len(prices) != 2 or not all(0 <= price < math.inf for price in prices):
+            raise ScopeError(f"prices are two numbers, per million tokens read and written, got {list(prices)}")
+        self.limit, self.prices = limit, prices
+        self.spent = 0.0
+        self.unconfirmed = 0.0
+        """the part of it that no report confirms: answers that never came, charged at their worst case"""
+        self.tokens_read = self.tokens_written = 0
+        self.served: Counter[str] = Counter()
+        """answered requests by the model's name in the answer: an alias may move between two runs"""
+        self._open: dict[int, float] = {}
+        """what is reserved, by the thread that has it under way"""
+        self._changed = threading.Condition()
+
+    def cost(self, read: int, written: int) -> float:
+        """The price of so many tokens."""
+        return (read * self.prices[0] + written * self.prices[1]) / 1e6
+
+    def reserve(self, amount: float) -> None:
+        """Set ``amount`` aside for this thread's next try; one that it left open may have been billed.
+
+        Waits while only requests under way, which may turn out cheaper, stand against it.
+
+        Raises:
+            ScopeError: it would exceed the limit, whatever the requests under way cost.
+        """
+        self.close(None)
+        with self._changed:
+            while self.spent + math.fsum(self._open.values()) + amount > self.limit:
+                if self.spent + amount > self.limit:
+                    raise ScopeError(
+                        f"the next request could cost {amount:.6g}, and {self.spent:.6g} of the budget of "
+                        f"{self.limit:.6g} are spent; answers so far are kept: raise the budget to go on"
+                    )
+                self._changed.wait()
+            self._open[threading.get_ident()] = amount
+
+    def close(self, spent: float | None) -> None:
+        """Turn this thread's reservation, if any, into what was ``spent``; None: nobody knows, so all of it."""
+        with self._changed:
+            amount = self._open.pop(threading.get_ident(), None)
+            if amount is not None:
+                self.spent += amount if spent is None else spent
+                self.unconfirmed += amount if spent is None else 0.0
+                self._changed.notify_all()
+
+    def book(self, served: str, tokens: tuple[int, int] | None) -> None:
+        """Count an answer, and charge what it says of its tokens, or the worst case if it says nothing."""
+        self.close(self.cost(*tokens) if tokens else None)
+        with self._changed:
+            self.served[served] += 1
+            self.tokens_read += tokens[0] if tokens else 0
+            self.tokens_written += tokens[1] if tokens else 0

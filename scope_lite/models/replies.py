@@ -138,8 +138,6 @@ class Sampler:
 
         Args:
             histories: chats that end where the model is to speak.
-            replies: how many for each.
-            config: temperature, length, seed and grammar.
             progress: called with (histories done, histories in all) after each batch.
 
         Raises:

@@ -118,18 +118,17 @@ class ParseAccount:
         self.certain += max(outcome.probabilities) == 1
 
 
+Outcome = VerbalizedDistribution | VerbalizedParseError
+
+
 def grammar(candidates: int = 5, characters: int = 60) -> str:
     """EBNF grammar of a list of ``candidates`` replies of at most ``characters`` + 1 characters each."""
     return Template(GRAMMAR).substitute(more=candidates - 1, characters=characters)
 
 
-Outcome = VerbalizedDistribution | VerbalizedParseError
-
-
 def read_outputs(outputs: Iterable[str], candidates: int = 5) -> tuple[list[Outcome], ParseAccount]:
     """Parse many outputs; return one outcome each, in order, and the account. Nothing is dropped or replaced."""
-    account = ParseAccount()
-    outcomes = [read_output(output, candidates) for output in outputs]
+    account, outcomes = ParseAccount(), [read_output(output, candidates) for output in outputs]
     for outcome in outcomes:
         account.add(outcome)
     return outcomes, account
@@ -172,7 +171,7 @@ def parse(output: str, candidates: int = 5, tokens: int | None = None, finished:
         raise VerbalizedParseError("wrong_count", f"{len(items)} instead of {candidates}")
     if len(items) != candidates:
         repairs.append("count")
-    pairs = [_pair(item, repairs, tokens) for item in items]
+    pairs = [_candidate(item, repairs, tokens) for item in items]
     return _distribution(pairs, tuple(dict.fromkeys(repairs)))
 
 
@@ -185,10 +184,9 @@ def _load(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    if len(dict(pairs)) < len(pairs):
         raise ValueError("repeated key")
-    return made
+    return dict(pairs)
 
 
 def _find_list(output: str, whole: Any, repairs: list[str]) -> list[Any]:
@@ -220,25 +218,21 @@ def _find_list(output: str, whole: Any, repairs: list[str]) -> list[Any]:
     return found
 
 
-def _pair(item: Any, repairs: list[str], tokens: int | None) -> tuple[str, float]:
+def _candidate(item: Any, repairs: list[str], tokens: int | None) -> tuple[str, float]:
     """Text and probability of one candidate."""
-    if not isinstance(item, dict):
-        raise VerbalizedParseError("bad_item")
-    texts, probabilities = ([name for name in names if name in item] for names in (_TEXT_NAMES, _PROBABILITY_NAMES))
-    if len(texts) != 1 or len(probabilities) != 1:
+    known = (_TEXT_NAMES, _PROBABILITY_NAMES)
+    found = [[name for name in names if name in item] for names in known] if isinstance(item, dict) else []
+    if [len(names) for names in found] != [1, 1]:
         raise VerbalizedParseError("bad_item")
     if set(item) != {"text", "probability"}:
         repairs.append("keys")
-    return _text(item[texts[0]], tokens), _probability(item[probabilities[0]], repairs)
-
-
-def _text(value: Any, tokens: int | None) -> str:
-    if not isinstance(value, str):
+    text, probability = (item[name] for (name,) in found)
+    if not isinstance(text, str):
         raise VerbalizedParseError("bad_text")
-    words, failure, thought = gate.heard(value, tokens=tokens)
+    words, failure, thought = gate.heard(text, tokens=tokens)
     if failure or thought:
         raise VerbalizedParseError("bad_text" if failure in ("empty", "broken") else failure or "thought")
-    return words
+    return words, _probability(probability, repairs)
 
 
 def _probability(value: Any, repairs: list[str]) -> float:

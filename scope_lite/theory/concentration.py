@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw, Side, normal, one
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, Side, one, sampler
 
 Policy = Float[Tensor, "batch strategies"]
 
@@ -116,14 +116,8 @@ def odds_growth(case: StepCase) -> Float[Tensor, "batch"]:
     return exploit_odds(_best(case), case.n_exploit) / exploit_odds(case.start, case.n_exploit)
 
 
-def sample_steps(generator: torch.Generator, n: int, strategies: int = 5) -> Raw:
-    """Unconstrained numbers for ``n`` policy steps."""
-    return {
-        "start": 2 * normal(generator, n, strategies),
-        "advantage": normal(generator, n, strategies),
-        "log_eta": 0.8 * normal(generator, n),
-        "rival": 2 * normal(generator, n, strategies),
-    }
+sample_steps = sampler(start=(2.0, (5,)), advantage=(1.0, (5,)), log_eta=(0.8, ()), rival=(2.0, (5,)))
+"""Policy steps on five strategies."""
 
 
 def build_steps(raw: Raw, n_exploit: int = 2) -> StepCase:

@@ -16,8 +16,6 @@ from jaxtyping import Float
 from scipy.special import softmax
 from scipy.stats import binom
 
-from scope_lite.store.errors import ScopeError
-
 Array = np.ndarray
 
 
@@ -41,12 +39,7 @@ def two_strategy_log_odds(
     Args:
         update: "kl" (Prop. 3.4 with η = lr), "gradient" (softmax policy gradient, or GRPO without division by σ),
             "grpo" (divided by σ; the size of the gap then cancels).
-
-    Raises:
-        ScopeError: for another update.
     """
-    if update not in ("kl", "gradient", "grpo"):
-        raise ScopeError(f"update must be kl, gradient or grpo, got {update!r}")
     pull = {
         "kl": lambda p: gap,
         "gradient": lambda p: gap * expected_group_sigma(p, group_size, 2),
@@ -79,11 +72,8 @@ def appeal_bandit(prior: Float[Array, "types"], gamma: float, always: float = 0.
 
 def group_advantages(rewards: Float[Array, "... group"], normalise: bool = True) -> Float[Array, "... group"]:
     """Eq. 2: centre each group and divide by its population σ; a group with equal rewards gets zero everywhere."""
-    centred = rewards - rewards.mean(-1, keepdims=True)
-    sigma = rewards.std(-1, keepdims=True)
-    if not normalise:
-        return centred
-    return np.where(sigma > 1e-12, centred / np.where(sigma > 1e-12, sigma, 1.0), 0.0)
+    centred, sigma = rewards - rewards.mean(-1, keepdims=True), rewards.std(-1, keepdims=True)
+    return np.where(sigma > 1e-12, centred / np.where(sigma > 1e-12, sigma, 1.0), 0.0) if normalise else centred
 
 
 def _draw(probs: Float[Array, "seeds n"], size: tuple[int, int], rng: np.random.Generator) -> Array:

@@ -8,6 +8,7 @@ centring the reward at R_max/2 removes; constant 1 is reached.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -66,8 +67,8 @@ def _with_b(size: Callable[[Process], Tensor]) -> Side:
     return with_mode(lambda process, modes: bound_accumulated(process, modes, size(process)))
 
 
-def _mode_support(process: Process) -> Tensor:
-    return q.score_sup(Process(process.theta, process.features, mode_replies(process.replies), process.reward))
+def _against_mode(process: Process) -> Process:
+    return replace(process, replies=mode_replies(process.replies))
 
 
 def _one_bit() -> Process:
@@ -80,8 +81,7 @@ def _one_bit_pair() -> Pair:
 
 def _rare_mode_first() -> Pair:
     process = make.off_support()
-    modes = Process(process.theta, process.features, mode_replies(process.replies), process.reward)
-    return modes, process.replies
+    return _against_mode(process), process.replies
 
 
 THEOREM_3_2 = Inequality(
@@ -97,7 +97,11 @@ THEOREM_3_2 = Inequality(
     mutations=(
         Mutation("constant 0.99", scaled(0.99, with_mode(bound)), _one_bit),
         Mutation("B as a root mean square", _with_b(q.score_rms), lambda: make.rare_act(one(1e-3))),
-        Mutation("B over the mode user's dialogues only", _with_b(_mode_support), make.off_support),
+        Mutation(
+            "B over the mode user's dialogues only",
+            _with_b(lambda process: q.score_sup(_against_mode(process))),
+            make.off_support,
+        ),
         Mutation("B₁ without its factor H", _with_b(q.turn_score_sup), make.shared_score),
     ),
 )

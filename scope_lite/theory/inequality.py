@@ -29,6 +29,11 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+def sampler(**parts: tuple[float, tuple[int, ...]]) -> Callable[[torch.Generator, int], Raw]:
+    """A sampler of unconstrained numbers, all normal: the standard deviation and the shape of each part by its name."""
+    return lambda generator, n: {name: sd * normal(generator, n, *shape) for name, (sd, shape) in parts.items()}
+
+
 def one(*values: Any) -> Tensor:
     """These numbers (or nested lists of them) as a batch in double precision: of one where a single list is given."""
     return torch.tensor(list(values), dtype=torch.float64)
@@ -116,20 +121,19 @@ def batches(result: Inequality, n: int, n_adversarial: int, seed: int) -> dict[s
     }
 
 
-def largest_ratio(result: Inequality, instance: Any, right: Side | None = None) -> float:
-    """The worst left/right over a batch of instances, against the sharp right side unless another is given."""
-    return float(ratio(result.left(instance), (right or result.sharp)(instance)).max())
+def largest_ratio(result: Inequality, instance: Any, right: Side | None = None, left: Side | None = None) -> float:
+    """The worst left/right over a batch of instances, of the sharp statement unless other sides are given."""
+    return float(ratio((left or result.left)(instance), (right or result.sharp)(instance)).max())
 
 
 def source_ratio(result: Inequality, instance: Any) -> float:
     """The worst ratio of the statement as the paper gives it, over a batch of instances."""
-    return float(ratio((result.source_left or result.left)(instance), result.source(instance)).max())
+    return largest_ratio(result, instance, result.source, result.source_left)
 
 
 def mutation_ratio(result: Inequality, mutation: Mutation) -> float:
     """left/right of the mutated statement on its counterexample; above 1 means that the check bites."""
-    instance = mutation.counterexample()
-    return float(ratio((mutation.left or result.left)(instance), mutation.right(instance)).max())
+    return largest_ratio(result, mutation.counterexample(), mutation.right, mutation.left)
 
 
 def scaled(factor: float, side: Side) -> Side:

@@ -45,19 +45,17 @@ def sample_raw(
 
 def build_process(raw: Raw) -> Process:
     """Softmax the simulator's numbers and squash the rewards: any raw numbers give a valid batch of processes."""
-    turns = sum(k.startswith("replies") for k in raw)
-    return Process(
-        theta=raw["theta"],
-        features=tuple(raw[f"features{t}"] for t in range(turns)),
-        replies=tuple(torch.softmax(raw[f"replies{t}"], -1) for t in range(turns)),
-        reward=torch.sigmoid(raw["reward"]),
-    )
+    features = tuple(raw[key] for key in sorted(raw) if key.startswith("features"))
+    return Process(raw["theta"], features, _softmax(raw, "replies"), torch.sigmoid(raw["reward"]))
+
+
+def _softmax(raw: Raw, name: str) -> Levels:
+    return tuple(torch.softmax(raw[key], -1) for key in sorted(raw) if key.startswith(name))
 
 
 def build_pair(raw: Raw) -> tuple[Process, Levels]:
     """A batch of processes and a second simulator for each (the reference P, say)."""
-    turns = sum(k.startswith("replies") for k in raw)
-    return build_process(raw), tuple(torch.softmax(raw[f"others{t}"], -1) for t in range(turns))
+    return build_process(raw), _softmax(raw, "others")
 
 
 def one_bit(epsilon: Float[Tensor, "batch"], bound: float = 1.0, turns: int = 1) -> Process:
@@ -66,20 +64,16 @@ def one_bit(epsilon: Float[Tensor, "batch"], bound: float = 1.0, turns: int = 1)
     The first act is a fair coin with score ±``bound`` (later acts carry no score); every reply is a bit that deviates
     with probability ``epsilon``; R = 1 iff [act 0] agrees with [no deviation anywhere].
     """
-    features, replies = [], []
-    for t in range(turns):
-        width = 4**t
-        size = bound if t == 0 else 0.0
-        features.append(one([size], [-size]).reshape(1, 1, 2, 1).expand(1, width, 2, 1))
-        bit = torch.stack([1 - epsilon, epsilon], -1)
-        replies.append(bit[:, None, None, :].expand(-1, width, 2, 2))
+    widths = [4**t for t in range(turns)]
+    sizes = [bound, *[0.0] * (turns - 1)]
+    features = tuple(one([x], [-x]).expand(1, w, 2, 1) for x, w in zip(sizes, widths, strict=True))
+    bit = torch.stack([1 - epsilon, epsilon], -1)[:, None, None, :]
     grid = torch.arange(4**turns)
-    deviated = torch.zeros_like(grid, dtype=torch.bool)
-    for t in range(turns):
-        deviated |= (grid // 4**t) % 2 == 1
-    first_act = grid // (2 * 4 ** (turns - 1))
+    deviated = torch.stack([(grid // w) % 2 for w in widths]).amax(0) == 1
+    first_act = grid // (2 * widths[-1])
     reward = ((first_act == 0) != deviated).double().expand(len(epsilon), -1)
-    return Process(torch.zeros(len(epsilon), 1, dtype=torch.float64), tuple(features), tuple(replies), reward)
+    replies = tuple(bit.expand(-1, w, 2, 2) for w in widths)
+    return Process(torch.zeros(len(epsilon), 1, dtype=torch.float64), features, replies, reward)
 
 
 def rare_act(p: Float[Tensor, "batch"], epsilon: float = 0.4) -> Process:
@@ -88,27 +82,23 @@ def rare_act(p: Float[Tensor, "batch"], epsilon: float = 0.4) -> Process:
     Act 1 has probability ``p``; only after it does the user deviate (probability ``epsilon``); R = 1 iff he does.
     """
     theta = (p / (1 - p)).log()[:, None]
-    features = one([0.0], [1.0]).reshape(1, 1, 2, 1)
-    replies = one([1.0, 0.0], [1 - epsilon, epsilon]).reshape(1, 1, 2, 2).expand(len(p), 1, 2, 2)
+    features = one([0.0], [1.0]).expand(1, 1, 2, 1)
+    replies = one([1.0, 0.0], [1 - epsilon, epsilon]).expand(len(p), 1, 2, 2)
     return Process(theta, (features,), (replies,), one([0, 0, 0, 1]).expand(len(p), -1))
 
 
 def off_support(epsilon: float = 0.1, small: float = 0.05) -> Process:
     """Why B ranges over BOTH supports: scores are large only in histories that the mode user never reaches."""
-    first = one([0.0], [0.0]).reshape(1, 1, 2, 1)
-    sizes = one(small, 1.0, small, 1.0).reshape(1, 4, 1, 1)
-    second = sizes * one([1.0], [-1.0]).reshape(1, 1, 2, 1)
-    bit = one(1 - epsilon, epsilon).reshape(1, 1, 1, 2).expand(1, 1, 2, 2)
-    silent = one(1.0, 0.0).reshape(1, 1, 1, 2).expand(1, 4, 2, 2)
+    second = one(small, 1.0, small, 1.0).reshape(1, 4, 1, 1) * one([1.0], [-1.0])
+    bit, silent = one(1 - epsilon, epsilon).expand(1, 1, 2, 2), one(1.0, 0.0).expand(1, 4, 2, 2)
     second_act = (torch.arange(16) // 2) % 2
-    return Process(one([0.0]), (first, second), (bit, silent), (second_act == 0).double()[None])
+    return Process(one([0.0]), (*_no_features(1), second), (bit, silent), (second_act == 0).double()[None])
 
 
 def shared_score(epsilon: float = 0.2, turns: int = 3) -> Process:
     """Why H·B₁ needs the H: all turns push the same parameter, so their scores add up (one bit in the first reply)."""
-    features = tuple(one([1.0], [-1.0]).reshape(1, 1, 2, 1).expand(1, 4**t, 2, 1) for t in range(turns))
-    silent = one(1.0, 0.0)
-    bit = one(1 - epsilon, epsilon)
+    features = tuple(one([1.0], [-1.0]).expand(1, 4**t, 2, 1) for t in range(turns))
+    bit, silent = one(1 - epsilon, epsilon), one(1.0, 0.0)
     replies = tuple((bit if t == 0 else silent).expand(1, 4**t, 2, 2) for t in range(turns))
     leaf = torch.arange(4**turns)
     total = sum(1 - 2 * ((leaf // (2 * 4**t)) % 2) for t in range(turns))
@@ -118,27 +108,27 @@ def shared_score(epsilon: float = 0.2, turns: int = 3) -> Process:
 
 def fair_bits(turns: int = 2) -> Process:
     """Fully diverse replies in every turn, R = the first reply: the variance bound's cap ¼ is reached, ε̄ = turns/2."""
-    replies = tuple(torch.full((1, 4**t, 2, 2), 0.5, dtype=torch.float64) for t in range(turns))
     first_reply = (torch.arange(4**turns) // 4 ** (turns - 1)) % 2
-    return Process(one([0.0]), _no_features(turns), replies, first_reply.double()[None])
+    return Process(one([0.0]), _no_features(turns), _fair_replies(turns), first_reply.double()[None])
 
 
 def _no_features(turns: int) -> Levels:
-    return tuple(torch.zeros(1, 4**t, 2, 1, dtype=torch.float64) for t in range(turns))
+    return tuple(one(0.0).expand(1, 4**t, 2, 1) for t in range(turns))
 
 
-def ask_then(reward: str, sharpness: float = 40.0, turns: int = 2) -> Process:
+def _fair_replies(turns: int) -> Levels:
+    return tuple(one(0.5).expand(1, 4**t, 2, 2) for t in range(turns))
+
+
+def ask_then(reward: str, sharpness: float = 40.0) -> Process:
     """A user with a fair private bit, told when asked in turn 1; the policy repeats it in turn 2.
 
     Args:
         reward: "match" pays 1 iff the second act repeats the bit (this policy always earns it); "bit" pays the bit
             itself, which is then the simulator's luck alone; "nothing" never pays (all-failure groups).
     """
-    replies = tuple(torch.full((1, 4**t, 2, 2), 0.5, dtype=torch.float64) for t in range(turns))
-    repeat = torch.zeros(1, 4, 2, 1, dtype=torch.float64)
-    for history in range(4):
-        repeat[0, history, history % 2, 0] = 1.0
+    repeat = one([1.0, 0.0], [0.0, 1.0]).repeat(2, 1).reshape(1, 4, 2, 1)
     leaf = torch.arange(16)
     bit, second_act = (leaf // 4) % 2, (leaf // 2) % 2
     paid = {"match": bit == second_act, "bit": bit == 1, "nothing": leaf < 0}[reward].double()
-    return Process(one([sharpness]), (_no_features(1)[0], repeat), replies, paid[None])
+    return Process(one([sharpness]), (*_no_features(1), repeat), _fair_replies(2), paid[None])

@@ -82,11 +82,10 @@ def geometric_law(table: pd.DataFrame, rates: pd.DataFrame) -> pd.DataFrame:
     Returns:
         run, source, step, odds_exploit.
     """
-    rows = [pd.DataFrame(columns=["run", "source", "step", "odds_exploit"])]
+    laws = [pd.DataFrame(columns=["run", "source", "step", "odds_exploit"])]
     for (run, source), part in rates.dropna().groupby(["run", "source"]):
         odds = table[(table.run == run) & (table.source == source)].groupby("step").odds_exploit.median()
-        begin, rate = part.start.median(), part.early.median()
-        later = odds.loc[begin:]
-        law = later.iloc[0] * np.exp(rate * (later.index - begin))
-        rows.append(pd.DataFrame({"run": run, "source": source, "step": later.index, "odds_exploit": law}))
-    return pd.concat(rows[1:] or rows, ignore_index=True)
+        later = odds.loc[part.start.median() :]
+        law = later.iloc[0] * np.exp(part.early.median() * (later.index - part.start.median()))
+        laws.append(pd.DataFrame({"run": run, "source": source, "step": later.index, "odds_exploit": law}))
+    return pd.concat(laws[1:] or laws, ignore_index=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ import pandas as pd
 from scope_lite.theory.gradients import accumulated_distance, gradient_gap, rollout_distance
 from scope_lite.theory.process import (
     History,
+    Logits,
     Process,
     mode_replies,
     process_from_callables,
@@ -24,60 +25,38 @@ from scope_lite.theory.process import (
 )
 from scope_lite.theory.quantities import accumulate, collapse_errors, doob_split, reward_variance, score_sup
 
-
-class Users(Protocol):
-    """One user (a batch of one row) with an exact reply distribution given the dialogue so far."""
-
-    def reply_probabilities(self, acts: Any) -> Any: ...
-
-    def observe(self, acts: Any, replies: Any) -> None: ...
-
-    def outcome_probabilities(self) -> Any: ...
-
-
-NewUsers = Callable[[float], Users]
-"""γ -> a user at the start of a dialogue, sharpened by γ."""
+NewUsers = Callable[[float], Any]
+"""γ -> a user (a batch of one row) at the start of a dialogue, sharpened by γ: with ``observe``,
+``reply_probabilities`` and ``outcome_probabilities`` given the dialogue so far, as in ``envs.nano.users``."""
 
 
 def _shape(world: Any) -> tuple[int, int, int]:
     return world.horizon, len(world.spec.agent_acts), len(world.spec.user_acts)
 
 
-def _listen(users: Users, history: History) -> Users:
+def _listen(users: Any, history: History) -> Any:
     for act, reply in history:
         users.observe(np.array([act]), np.array([reply]))
     return users
 
 
-def _replies(users: Users, history: History, act: int) -> Sequence[float]:
-    replies: Sequence[float] = _listen(users, history).reply_probabilities(np.array([act]))[0]
-    return replies
-
-
-def process_from_world(
-    world: Any, new_users: NewUsers, gamma: float, logits: Callable[[History], Sequence[float]] | None = None
-) -> Process:
+def process_from_world(world: Any, new_users: NewUsers, gamma: float) -> Process:
     """Enumerate a world against its simulator sharpened by ``gamma``.
 
     Args:
         world: has ``horizon``, ``rewards`` and ``spec.agent_acts``, ``spec.user_acts``; keep the horizon at 2 (at 3 the
             persuasion world has 373,248 leaves).
-        logits: history -> policy logits; uniform policy when left out.
     """
     return process_from_callables(
         *_shape(world),
-        lambda history, act: _replies(new_users(gamma), history, act),
+        lambda history, act: _listen(new_users(gamma), history).reply_probabilities(np.array([act]))[0],
         lambda leaf: _listen(new_users(1.0), leaf).outcome_probabilities()[0] @ world.rewards,
-        logits,
         reward_max=float(np.max(world.rewards)),
     )
 
 
 def bias_by_sharpness(
-    world: Any,
-    new_users: NewUsers,
-    gammas: Sequence[float],
-    policies: dict[str, Callable[[History], Sequence[float]] | None],
+    world: Any, new_users: NewUsers, gammas: Sequence[float], policies: dict[str, Logits]
 ) -> pd.DataFrame:
     """Theorem 3.2 and Lemma 3.3 on a world, by sharpness of its simulator.
 
@@ -86,12 +65,12 @@ def bias_by_sharpness(
         B·R_max), relative (gap / ‖∇J_φ‖), simulator_share (the simulator's part of Var(R), Doob's split), variance.
     """
     sharpened = {gamma: process_from_world(world, new_users, gamma) for gamma in gammas}
-    rows = []
-    for name, logits in policies.items():
-        theta = tabular_theta(*_shape(world), logits)
-        for gamma, process in sharpened.items():
-            rows.append({"policy": name, "gamma": gamma, **_bias(replace(process, theta=theta))})
-    return pd.DataFrame(rows)
+    thetas = {name: tabular_theta(*_shape(world), logits) for name, logits in policies.items()}
+    return pd.DataFrame(
+        {"policy": name, "gamma": gamma, **_bias(replace(process, theta=theta))}
+        for name, theta in thetas.items()
+        for gamma, process in sharpened.items()
+    )
 
 
 def _bias(process: Process) -> dict[str, float]:

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw, normal, one, scaled
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, one, sampler, scaled
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,8 @@ def bound_sharp(case: Population) -> Float[Tensor, "batch"]:
     return bound(case, case.mode_weights.amax(-1))
 
 
-def sample_populations(generator: torch.Generator, n: int, checkpoints: int = 5, modes: int = 3) -> Raw:
-    """Unconstrained numbers for ``n`` pools; own gains are larger than foreign ones by construction of the build."""
-    return {
-        "weights": normal(generator, n, checkpoints),
-        "own": normal(generator, n, modes),
-        "foreign": 1.5 * normal(generator, n, modes, modes),
-    }
+sample_populations = sampler(weights=(1.0, (5,)), own=(1.0, (3,)), foreign=(1.5, (3, 3)))
+"""Pools of five checkpoints and three modes; own gains become larger than foreign ones in the build."""
 
 
 def build_populations(raw: Raw) -> Population:

@@ -18,6 +18,8 @@ from scope_lite.store.errors import ScopeError
 
 History = tuple[tuple[int, int], ...]
 """The (act, reply) pairs so far, as plain integers."""
+Logits = Callable[[History], Sequence[float]] | None
+"""A policy's logits at a history; None for a uniform policy."""
 Levels = tuple[Tensor, ...]
 """One tensor per turn: entry t has one row per history of length t."""
 
@@ -27,9 +29,6 @@ class Process:
     """A batch of dialogue processes with a softmax policy ``π_θ(a|s) ∝ exp(features(s, a) · θ)``.
 
     One-hot features give a tabular policy; features shared by several histories tie their scores together.
-
-    Raises:
-        ScopeError: if the levels and the leaves do not belong to one tree.
     """
 
     theta: Float[Tensor, "batch params"]
@@ -39,17 +38,6 @@ class Process:
     reward: Float[Tensor, "batch leaves"]
     """terminal reward of each finished dialogue, in [0, reward_max]"""
     reward_max: float = 1.0
-
-    def __post_init__(self) -> None:
-        width = 1
-        if len(self.features) != len(self.replies):
-            raise ScopeError("features and replies need one entry per turn each")
-        for turn, (feature, reply) in enumerate(zip(self.features, self.replies, strict=True)):
-            if feature.shape[1] != width or reply.shape[1] != width or feature.shape[2] != reply.shape[2]:
-                raise ScopeError(f"turn {turn}: features and replies must have {width} histories and equal acts")
-            width *= reply.shape[2] * reply.shape[3]
-        if self.reward.shape[-1] != width:
-            raise ScopeError(f"reward has {self.reward.shape[-1]} leaves, the tree has {width}")
 
     @property
     def horizon(self) -> int:
@@ -137,32 +125,11 @@ def tabular_features(horizon: int, n_acts: int, n_replies: int) -> Levels:
     return tuple(block.reshape(1, width, n_acts, -1) for block, width in zip(blocks, widths, strict=True))
 
 
-def tabular_theta(
-    horizon: int, n_acts: int, n_replies: int, logits: Callable[[History], Sequence[float]] | None = None
-) -> Float[Tensor, "1 params"]:
+def tabular_theta(horizon: int, n_acts: int, n_replies: int, logits: Logits = None) -> Float[Tensor, "1 params"]:
     """The parameters of a tabular policy with the given logits (uniform when left out)."""
     rows = [h for t in range(horizon) for h in histories(t, n_acts, n_replies)]
     table = [[0.0] * n_acts if logits is None else list(logits(h)) for h in rows]
     return torch.tensor(table, dtype=torch.float64).reshape(1, -1)
-
-
-def reply_levels(
-    horizon: int, n_acts: int, n_replies: int, reply_probs: Callable[[History, int], Sequence[float]]
-) -> Levels:
-    """Tabulate a simulator: one tensor (1, histories, acts, replies) for each turn.
-
-    Raises:
-        ScopeError: if a row of probabilities does not sum to one.
-    """
-    tables = []
-    for turn in range(horizon):
-        level = histories(turn, n_acts, n_replies)
-        rows = [[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level]
-        table = torch.tensor([rows], dtype=torch.float64)
-        if table.min() < 0 or (table.sum(-1) - 1).abs().max() > 1e-9:
-            raise ScopeError("reply_probs must return non-negative probabilities that sum to one")
-        tables.append(table)
-    return tuple(tables)
 
 
 def process_from_callables(
@@ -171,22 +138,24 @@ def process_from_callables(
     n_replies: int,
     reply_probs: Callable[[History, int], Sequence[float]],
     reward: Callable[[History], float],
-    logits: Callable[[History], Sequence[float]] | None = None,
     reward_max: float = 1.0,
 ) -> Process:
-    """Enumerate any small world into a tabular process (batch of one).
+    """Enumerate any small world into a process (batch of one) with a uniform tabular policy.
 
     Args:
         reply_probs: ``(history, act) -> array of n_replies`` probabilities.
         reward: ``history of full length -> reward`` in [0, reward_max].
-        logits: ``history -> array of n_acts`` policy logits; uniform policy when left out.
 
     Raises:
         ScopeError: if a row of probabilities does not sum to one, or a reward leaves its range.
     """
-    replies = reply_levels(horizon, n_acts, n_replies, reply_probs)
-    rewards = torch.tensor([[float(reward(h)) for h in histories(horizon, n_acts, n_replies)]], dtype=torch.float64)
+    levels = [histories(turn, n_acts, n_replies) for turn in range(horizon + 1)]
+    rows = [[[[float(p) for p in reply_probs(h, a)] for a in range(n_acts)] for h in level] for level in levels[:-1]]
+    replies = tuple(torch.tensor([level], dtype=torch.float64) for level in rows)
+    if any(level.min() < 0 or (level.sum(-1) - 1).abs().max() > 1e-9 for level in replies):
+        raise ScopeError("reply_probs must return non-negative probabilities that sum to one")
+    rewards = torch.tensor([[float(reward(h)) for h in levels[-1]]], dtype=torch.float64)
     if rewards.min() < 0 or rewards.max() > reward_max + 1e-12:
         raise ScopeError(f"rewards must lie in [0, {reward_max}]; rescale them or set reward_max")
-    theta = tabular_theta(horizon, n_acts, n_replies, logits)
+    theta = tabular_theta(horizon, n_acts, n_replies)
     return Process(theta, tabular_features(horizon, n_acts, n_replies), replies, rewards, reward_max)

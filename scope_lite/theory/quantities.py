@@ -28,14 +28,10 @@ def accumulate(process: Process, errors: Levels, rollout: Levels | None = None) 
 
     With ``errors = collapse_errors(replies)`` this is ε̄_H(θ), Eq. 4. Under which rollout is part of the statement.
     """
-    return turn_means(process, errors, rollout).sum(0)
-
-
-def turn_means(process: Process, errors: Levels, rollout: Levels | None = None) -> Float[Tensor, "turns batch"]:
-    """``E[errors(s_t, a_t)]`` for each turn t."""
     acts = policy(process)
     reach = reach_probs(acts, process.replies if rollout is None else rollout)
-    return torch.stack([(p[..., None] * a * e).sum((-2, -1)) for p, a, e in zip(reach, acts, errors, strict=False)])
+    turns = [(p[..., None] * a * e).sum((-2, -1)) for p, a, e in zip(reach, acts, errors, strict=False)]
+    return torch.stack(turns).sum(0)
 
 
 def total_variation(p: Float[Tensor, "batch leaves"], q: Float[Tensor, "batch leaves"]) -> Float[Tensor, "batch"]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw, normal, one, scaled
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, one, sampler, scaled
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,8 @@ def bound_sharp(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "b
     return x / (1 + x)
 
 
-def sample_sharpenings(generator: torch.Generator, n: int, replies: int = 6) -> Raw:
-    """Unconstrained numbers for ``n`` cases with γ ≥ 1."""
-    return {
-        "logits": 1.5 * normal(generator, n, replies),
-        "log_excess": normal(generator, n),
-    }
+sample_sharpenings = sampler(logits=(1.5, (6,)), log_excess=(1.0, ()))
+"""Six replies, γ ≥ 1."""
 
 
 def build_sharpenings(raw: Raw, n_major: int = 2, n_rare: int = 2) -> Sharpening:

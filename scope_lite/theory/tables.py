@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory import concentration as steps_on
@@ -27,21 +28,22 @@ def cloud(result: Inequality, measures: Measures, n: int, n_adversarial: int, se
     return rows_of(batches(result, n, n_adversarial, seed), measures)
 
 
-def rows_of(groups: dict[str, Any], measures: Measures, label: str = "kind") -> pd.DataFrame:
+def rows_of(groups: dict[Any, Any], measures: Measures, label: str = "kind") -> pd.DataFrame:
     """A row an instance of each batch: its measures, and in column ``label`` the batch's name."""
-    return pd.concat([_numbers(**measures(batch)).assign(**{label: name}) for name, batch in groups.items()],
-                     ignore_index=True)  # fmt: skip
+    return _stack(_numbers(**measures(batch)).assign(**{label: name}) for name, batch in groups.items())
 
 
 def _numbers(**columns: Tensor) -> pd.DataFrame:
     return pd.DataFrame({name: values.detach().numpy() for name, values in columns.items()})
 
 
+def _stack(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(tables, ignore_index=True)
+
+
 def bound_cloud(result: Inequality, n: int, n_adversarial: int, seed: int) -> pd.DataFrame:
     """Left and sharp right side of any result by instance: kind, left, right."""
-    return cloud(
-        result, lambda batch: {"left": result.left(batch), "right": result.sharp(batch)}, n, n_adversarial, seed
-    )
+    return cloud(result, lambda b: {"left": result.left(b), "right": result.sharp(b)}, n, n_adversarial, seed)
 
 
 # -- Theorem 3.2 and Proposition 3.7 --------------------------------------------------------------------------------
@@ -49,9 +51,8 @@ def bound_cloud(result: Inequality, n: int, n_adversarial: int, seed: int) -> pd
 
 def gradient_cloud(n: int, n_adversarial: int, seed: int) -> pd.DataFrame:
     """Theorem 3.2 by instance: kind, epsilon (min ε̄_H), deviation (TV), gap (in units of B·R_max)."""
-    result = replace(
-        gradients.THEOREM_3_2, tight=lambda: instances.one_bit(torch.logspace(-3, -0.35, 12, dtype=torch.float64))
-    )
+    bits = torch.logspace(-3, -0.35, 12, dtype=torch.float64)
+    result = replace(gradients.THEOREM_3_2, tight=lambda: instances.one_bit(bits))
     return cloud(result, _gradient, n, n_adversarial, seed).replace({"kind": {"constructed": "one bit"}})
 
 
@@ -60,8 +61,12 @@ def _gradient(process: Process) -> dict[str, Tensor]:
     return {
         "epsilon": gradients.accumulated_distance(process, modes),
         "deviation": gradients.rollout_distance(process, modes),
-        "gap": gradients.gradient_gap(process, modes) / (q.score_sup(process, modes) * process.reward_max),
+        "gap": _relative_gap(process, modes),
     }
+
+
+def _relative_gap(process: Process, other: Levels) -> Tensor:
+    return gradients.gradient_gap(process, other) / (q.score_sup(process, other) * process.reward_max)
 
 
 def long_dialogues(turns: int = 3) -> pd.DataFrame:
@@ -75,9 +80,8 @@ def rare_act_table() -> pd.DataFrame:
     process = instances.rare_act(torch.logspace(-5, -0.4, 30, dtype=torch.float64))
     modes = mode_replies(process.replies)
     epsilon, gap = gradients.accumulated_distance(process, modes), gradients.gradient_gap(process, modes)
-    return _numbers(
-        epsilon=epsilon, sup=gap / (q.score_sup(process) * epsilon), rms=gap / (q.score_rms(process) * epsilon)
-    )
+    sup, rms = (gap / (size(process) * epsilon) for size in (q.score_sup, q.score_rms))
+    return _numbers(epsilon=epsilon, sup=sup, rms=rms)
 
 
 def dose_response(n: int, seed: int) -> pd.DataFrame:
@@ -89,14 +93,13 @@ def dose_response(n: int, seed: int) -> pd.DataFrame:
     }
     pairs = {kind: (process, mode_replies(other)) for kind, (process, other) in drawn.items()}
     pairs["one bit"] = bit, tuple(1.0 - mode for mode in mode_replies(bit.replies))
-    rows = [_dose(*pair, dial).assign(kind=kind) for kind, pair in pairs.items() for dial in np.linspace(0.0, 1.0, 21)]
-    return pd.concat(rows, ignore_index=True)
+    dials = np.linspace(0.0, 1.0, 21)
+    return _stack(_dose(*pair, dial).assign(kind=kind) for kind, pair in pairs.items() for dial in dials)
 
 
 def _dose(process: Process, wrong: Levels, dial: float) -> pd.DataFrame:
     mixed = tuple((1 - dial) * p + dial * w for p, w in zip(process.replies, wrong, strict=True))
-    gap = gradients.gradient_gap(process, mixed) / (q.score_sup(process, mixed) * process.reward_max)
-    table = _numbers(distance=gradients.accumulated_distance(process, mixed), gap=gap)
+    table = _numbers(distance=gradients.accumulated_distance(process, mixed), gap=_relative_gap(process, mixed))
     return table.assign(instance=range(len(table)), dial=dial)
 
 
@@ -148,12 +151,13 @@ def _variance(process: Process) -> dict[str, Tensor]:
 def step_sizes(n: int, seed: int) -> pd.DataFrame:
     """Gain of exp(c·ηA) for c around 1, as a share of the best gain: instance, multiplier, share."""
     case = random_instances(steps_on.PROPOSITION_3_4, n, seed)
-    best = steps_on.gain(case, steps_on.kl_step(case.start, case.advantage, case.eta))
-    rows = []
-    for c in np.linspace(0.0, 2.0, 41):
-        share = steps_on.gain(case, steps_on.kl_step(case.start, case.advantage, case.eta * c)) / best
-        rows.append(_numbers(share=share).assign(instance=range(n), multiplier=c))
-    return pd.concat(rows, ignore_index=True)
+
+    def gain(c: float) -> Tensor:
+        return steps_on.gain(case, steps_on.kl_step(case.start, case.advantage, case.eta * c))
+
+    best = gain(1.0)
+    shares = {c: _numbers(share=gain(c) / best) for c in np.linspace(0.0, 2.0, 41)}
+    return _stack(share.assign(instance=range(n), multiplier=c) for c, share in shares.items())
 
 
 def growth_laws(steps: int = 300, eta: float = 0.2, start_odds: float = 0.1, group_size: int = 8) -> pd.DataFrame:
@@ -173,34 +177,23 @@ def growth_laws(steps: int = 300, eta: float = 0.2, start_odds: float = 0.1, gro
 
 def _by_step(paths: dict[Any, np.ndarray], label: str, value: str) -> pd.DataFrame:
     """Several paths of numbers as rows: their names in column ``label``, step, and the number in column ``value``."""
-    return pd.concat(
-        [pd.DataFrame({label: name, "step": range(len(path)), value: path}) for name, path in paths.items()],
-        ignore_index=True,
-    )
+    return _stack(pd.DataFrame({label: name, "step": range(len(path)), value: path}) for name, path in paths.items())
 
 
-def kl_path(p: Tensor, advantage: Tensor, steps: int, eta: float) -> list[Tensor]:
+def kl_path(p: Tensor, advantage: Tensor, steps: int, eta: float) -> Float[Tensor, "steps+1 strategies"]:
     """The policies of ``steps`` KL-regularised steps, the first one before any."""
     path = [p]
     for _ in range(steps):
         path.append(steps_on.kl_step(path[-1], advantage, one(eta)))
-    return path
+    return torch.cat(path)
 
 
 def entropy_path(steps: int = 30, eta: float = 0.5, exploit: tuple[float, ...] = (0.007, 0.002, 0.001)) -> pd.DataFrame:
     """Entropy under KL-regularised steps from π(A_x) = .01 with |A_x| = 3: step, inside (π(A_x)), entropy, ceiling."""
     n, outside = len(exploit), (1 - sum(exploit)) / 3
-    path = kl_path(one([*exploit, *[outside] * 3]), one([1.0] * n + [0.0] * 3), steps, eta)
-    rows = [
-        {
-            "step": step,
-            "inside": float(p[0, :n].sum()),
-            "entropy": float(steps_on.entropy(p)),
-            "ceiling": float(steps_on.entropy_ceiling(p, n)),
-        }
-        for step, p in enumerate(path)
-    ]
-    return pd.DataFrame(rows)
+    p = kl_path(one([*exploit, *[outside] * 3]), one([1.0] * n + [0.0] * 3), steps, eta)
+    inside, entropy, ceiling = p[:, :n].sum(-1), steps_on.entropy(p), steps_on.entropy_ceiling(p, n)
+    return _numbers(step=torch.arange(steps + 1), inside=inside, entropy=entropy, ceiling=ceiling)
 
 
 def jackpot_path(steps: int = 12, eta: float = 0.5) -> pd.DataFrame:
@@ -208,7 +201,7 @@ def jackpot_path(steps: int = 12, eta: float = 0.5) -> pd.DataFrame:
     jackpot = steps_on.jackpot_outside()
     cases = {"uniform gap .94": one([0.0, -0.94, -0.94]), "gap of means .94": jackpot.advantage}
     paths = {
-        name: np.array([float(steps_on.exploit_odds(p, 1)) for p in kl_path(jackpot.start, advantage, steps, eta)])
+        name: steps_on.exploit_odds(kl_path(jackpot.start, advantage, steps, eta), 1).numpy()
         for name, advantage in cases.items()
     }
     return _by_step(paths, "gap", "odds")
@@ -222,18 +215,14 @@ def deployment_sweep() -> pd.DataFrame:
     rho, base = torch.linspace(0.01, 0.99, 99, dtype=torch.float64), regret.gains_elsewhere()
     n = len(rho)
     case = regret.Deployment(base.payoff.expand(n, -1, -1), torch.stack([rho, 1 - rho], -1), base.policy.expand(n, -1))
-    return _numbers(
-        rho=rho,
-        oracle=regret.oracle_regret(case),
-        oracle_bound=regret.oracle_bound(case),
-        single=regret.single_regret(case),
-        single_bound=regret.single_bound(case),
-    )
+    sides = (regret.oracle_regret, regret.oracle_bound, regret.single_regret, regret.single_bound)
+    names = ("oracle", "oracle_bound", "single", "single_bound")
+    return _numbers(rho=rho, **{name: side(case) for name, side in zip(names, sides, strict=True)})
 
 
 def sharpening_curves() -> pd.DataFrame:
     """P_γ(rare) and its bounds by γ for four distributions: case, gamma, curve, value."""
-    ranges = {"two_levels": (1.0, 6.0), "lumpy": (1.0, 6.0), "uneven_major": (1.0, 6.0), "long_tail": (0.05, 1.0)}
+    makers = (sharpening.two_levels, sharpening.lumpy, sharpening.uneven_major, sharpening.long_tail)
     curves = {
         "exact": sharpening.rare_mass,
         "source": sharpening.bound_source,
@@ -242,14 +231,14 @@ def sharpening_curves() -> pd.DataFrame:
         "λ = max/max": lambda c: sharpening.bound_source(c, sharpening.lambda_max_max(c)),
     }
     rows = []
-    for name, (low, high) in ranges.items():
-        base = getattr(sharpening, name)()
+    for make in makers:
+        low, high = (0.05, 1.0) if make is sharpening.long_tail else (1.0, 6.0)
         gamma = torch.linspace(low, high, 40, dtype=torch.float64)
+        base = make()
         case = replace(base, probs=base.probs.expand(40, -1), gamma=gamma)
-        rows += [
-            _numbers(gamma=gamma, value=side(case)).assign(case=name, curve=curve) for curve, side in curves.items()
-        ]
-    return pd.concat(rows, ignore_index=True)
+        for curve, side in curves.items():
+            rows.append(_numbers(gamma=gamma, value=side(case)).assign(case=make.__name__, curve=curve))
+    return _stack(rows)
 
 
 def pool_sizes(largest: int = 10) -> pd.DataFrame:
@@ -277,10 +266,7 @@ def pool_odds(sizes: tuple[int, ...] = (1, 3, 5, 10), steps: int = 60, eta: floa
 def staleness_curves(costs: tuple[float, ...] = (0.005, 0.02, 0.08), cadence: float = 4.0) -> pd.DataFrame:
     """MODEL: loss by K for several assumed costs of staleness: cost, K, loss, optimum."""
     k = torch.linspace(1, 12, 111, dtype=torch.float64)
-    rows = [
-        _numbers(K=k, loss=population.staleness_loss(k, 1.0, c, cadence)).assign(
-            cost=c, optimum=population.staleness_optimum(1.0, c, cadence)
-        )
-        for c in costs
-    ]
-    return pd.concat(rows, ignore_index=True)
+    losses = {c: _numbers(K=k, loss=population.staleness_loss(k, 1.0, c, cadence)) for c in costs}
+    return _stack(
+        loss.assign(cost=c, optimum=population.staleness_optimum(1.0, c, cadence)) for c, loss in losses.items()
+    )

@@ -1,6 +1,5 @@
 """What an endpoint costs: a budget is never exceeded, and what was really spent is charged."""
 
-# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import math
@@ -11,22 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scope_lite.models.budget import Budget
 from scope_lite.models.completion import most_tokens
+from scope_lite.models.endpoint import Budget
 from scope_lite.store.errors import ScopeError
 from tests.models.test_text_generate import byte_tokenizer
-from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
-    CHATS,
-    CONFIG,
-    USAGE,
-    Server,
-    environment,
-    ok,
-    refusal,
-    sampler,
-    server,
-    waits,
-)
+from tests.standins.endpoint_server import CHATS, CONFIG, USAGE, Server, ok, refusal, sampler
 
 
 def worst(chat: list[dict[str, str]], budget: Budget) -> float:
@@ -54,7 +42,7 @@ def test_what_answers_really_cost_is_charged_so_cheap_ones_leave_room(server: Se
     one = sampler(server, budget=budget, concurrency=concurrency)
     one.sample(chats, 1, CONFIG)
     assert budget.spent == pytest.approx(6 * (20 * 2.0 + 5 * 8.0) / 1e6) and budget.unconfirmed == 0
-    assert (one.account.requests, one.account.tokens_read, one.account.tokens_written) == (6, 120, 30)
+    assert (budget.served.total(), budget.tokens_read, budget.tokens_written) == (6, 120, 30)
     assert "6 requests, 120 tokens read, 30 written" in one.spending() and "served-2026" in one.spending()
 
 
@@ -97,7 +85,7 @@ def test_a_budget_is_never_exceeded(requests: list[tuple[float, float | None]], 
                 budget.reserve(worst_case)
             continue
         budget.reserve(worst_case)
-        budget.close(worst_case, None if share is None else share * worst_case)
+        budget.close(None if share is None else share * worst_case)
         spent += worst_case if share is None else share * worst_case
     assert budget.spent == pytest.approx(spent) and spent <= limit * (1 + 1e-12)
 
@@ -109,7 +97,7 @@ def test_a_request_waits_for_those_under_way_before_it_is_refused() -> None:
     waiting = threading.Thread(target=lambda: (budget.reserve(0.8), admitted.set()))
     waiting.start()
     assert not admitted.wait(0.05)
-    budget.close(0.8, 0.1)
+    budget.close(0.1)
     assert admitted.wait(20)
     waiting.join()
     with pytest.raises(ScopeError, match=r"0\.1 of the budget of 1 are spent"):

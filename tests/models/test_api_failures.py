@@ -1,6 +1,5 @@
 """An endpoint that fails: waits, timeouts, broken answers, and how many requests are under way."""
 
-# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import threading
@@ -11,24 +10,9 @@ from typing import Any
 import pytest
 
 from scope_lite.models.api import ApiSampler
-from scope_lite.models.budget import Budget
-from scope_lite.models.endpoint import Endpoint
+from scope_lite.models.endpoint import Budget, Endpoint
 from scope_lite.store.errors import ScopeError
-from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
-    CHATS,
-    CONFIG,
-    Answer,
-    Handler,
-    Server,
-    environment,
-    ok,
-    on_disk,
-    refusal,
-    sampler,
-    server,
-    texts,
-    waits,
-)
+from tests.standins.endpoint_server import CHATS, CONFIG, Answer, Handler, Server, ok, on_disk, refusal, sampler, texts
 
 
 def test_a_429_is_repeated_after_the_wait_that_it_asks_for(server: Server, waits: list[float]) -> None:

@@ -1,6 +1,5 @@
 """What an endpoint may do to us with an answer: swell, drip, lie about its tokens, and send JSON of any shape."""
 
-# ruff: noqa: F811  (a fixture is imported, and is a test's argument, under one name)
 from __future__ import annotations
 
 import copy
@@ -15,27 +14,21 @@ from typing import Any
 
 import pytest
 
-from scope_lite.models import transport
+from scope_lite.models import client
 from scope_lite.models.api import ApiSampler
-from scope_lite.models.budget import Budget
 from scope_lite.models.completion import MOST_TOKENS
-from scope_lite.models.endpoint import Endpoint
+from scope_lite.models.endpoint import Budget, Endpoint
 from scope_lite.store.errors import ScopeError
-from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
+from tests.standins.endpoint_server import (
     CHATS,
     CONFIG,
     USAGE,
     Server,
     choice,
-    environment,
     ok,
-    on_disk,
     recorded,
-    refusal,
     sampler,
-    server,
     texts,
-    waits,
 )
 
 # -- size and time -----------------------------------------------------------------------------------------------------
@@ -43,7 +36,7 @@ from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
 
 @pytest.mark.parametrize("how", ["gzip", "gzip twice", "plain", "with an error"])
 def test_an_answer_that_swells_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(transport, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(client, "MOST_BYTES", 2**20)
     headers: dict[str, str] = {}
     payload: Any = itertools.repeat(b" " * 2**16, 2**9)
     if how.startswith("gzip"):
@@ -98,7 +91,7 @@ def test_an_account_that_cannot_be_true_is_charged_at_the_worst(server: Server, 
     budget = Budget(1, (1.0, 1.0))
     one = sampler(server, budget=budget)
     assert texts(one.sample(CHATS[:1], 1, CONFIG)) == [["line 0 reply 0"]]
-    assert 0 < budget.spent == budget.unconfirmed < 1 and one.account.tokens_read == one.account.tokens_written == 0
+    assert 0 < budget.spent == budget.unconfirmed < 1 and one.budget.tokens_read == one.budget.tokens_written == 0
 
 
 @pytest.mark.parametrize("usage", [[], "much", 7, True, {"prompt_tokens": {}}])
@@ -135,7 +128,7 @@ def test_only_what_is_said_becomes_text(server: Server, message: dict[str, Any],
     one = sampler(server)
     reply = one.sample(CHATS[:1], 1, CONFIG)[0][0]
     assert (reply.text, reply.finished, reply.failure) == (text, False, "")
-    assert one.account.tokens_written == 5
+    assert one.budget.tokens_written == 5
 
 
 def test_half_a_character_is_recorded_and_may_be_said_again(server: Server, tmp_path: Path) -> None:
@@ -174,7 +167,7 @@ def test_what_an_endpoint_calls_its_model_and_its_end_stays_on_one_short_line(se
     server.answer = lambda body, number: ok(body, [choice("a", loud)], model=loud)
     one = sampler(server)
     one.sample(CHATS[:1], 1, CONFIG)
-    said = [one.spending(), *one.account.served]
+    said = [one.spending(), *one.budget.served]
     assert all(line.isprintable() and len(line) < 400 and "a b" in line for line in said)
 
 

@@ -14,25 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite import cli
-from scope_lite.models.endpoint import NO_KEY
-from scope_lite.models.transport import hider
+from scope_lite.models.client import NO_KEY, hider
 from scope_lite.store.errors import ScopeError
 from tests.method.test_text_training import model  # noqa: F401  (fixture)
-from tests.standins.endpoint_server import (  # noqa: F401  (fixtures)
-    CHATS,
-    CONFIG,
-    KEY,
-    Answer,
-    Server,
-    choice,
-    environment,
-    ok,
-    on_disk,
-    sampler,
-    server,
-    texts,
-    waits,
-)
+from tests.standins.endpoint_server import CHATS, CONFIG, KEY, Answer, Server, choice, ok, on_disk, sampler, texts
 
 FORMS = {
     "plain": KEY,

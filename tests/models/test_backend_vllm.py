@@ -33,8 +33,7 @@ from scope_lite.models.replies import ReplyCache, SamplingConfig
 from scope_lite.models.rng import RowKeys
 from scope_lite.models.verbalized import grammar, parse
 from scope_lite.models.vllm.engine import VllmEngine, VllmSettings, environment
-from scope_lite.models.vllm.sampler import VllmSampler
-from scope_lite.models.vllm.seat import EngineSeat
+from scope_lite.models.vllm.speakers import EngineSeat, VllmSampler
 from scope_lite.models.vllm.sync import AdapterSync, next_logprobs, places, probe_prompts
 from scope_lite.store.errors import ScopeError
 from tests.method.test_text_training import config_of
@@ -75,7 +74,7 @@ def test_two_adapters_and_the_base_are_served_call_by_call_and_a_stale_one_is_se
     base = next_logprobs(SeatModel(loaded.model, loaded.tokenizer), prompts)
     sync, other = AdapterSync(engine, policy, prompts), engine.publish(simulator, "simulator")
     first = sync()
-    assert first is not None and sync.probe.moved == pytest.approx(1, abs=0.3)
+    assert first is not None and sync.moved == pytest.approx(1, abs=0.3)
     for adapter, expected in ((first, policy), (other, simulator), (first, policy)):
         log_p = next_logprobs(expected, prompts)
         assert gap(engine.next_logprobs(places(prompts), adapter), log_p) < close
@@ -154,7 +153,7 @@ def test_the_api_engine_gets_its_replies_from_vllms_own_server(tmp_path) -> None
     assert [len(row) for row in replies] == [3, 3] and all(reply.text for row in replies for reply in row)
     assert len({reply.text for reply in replies[0]}) > 1
     assert all(x <= 0 for row in replies for reply in row for x in reply.logprobs)
-    assert asked.account.tokens_written > 6 and asked.budget.spent == 0
+    assert asked.budget.tokens_written > 6 and asked.budget.spent == 0
     again = [[r.text for r in row] for row in asked.sample(CHATS, 3, SamplingConfig(max_new_tokens=12, seed=1))]
     assert again == [[r.text for r in row] for row in replies]  # from the record: the server is gone
 

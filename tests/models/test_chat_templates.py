@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from scope_lite.method.seats import ModelSeat
-from scope_lite.models.chat import FIXED_DATE, ChatFormat, TemplateProbe, chat_ids, probe_template, stop_ids
+from scope_lite.models.chat import FIXED_DATE, ChatFormat, chat_ids, stop_ids
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import SMOLLM2_PACKAGE, load_model
@@ -49,7 +49,6 @@ TEMPLATES = {
     "llama-3": LLAMA3.replace("DATE", "''"),
     "llama-3.1": LLAMA3.replace("DATE", TODAY),
 }
-CLEAN = TemplateProbe(True, True, False, False, False, False)
 
 
 def tokenizer(name: str) -> PreTrainedTokenizerFast:
@@ -78,28 +77,11 @@ def whole(fast: PreTrainedTokenizerFast, said: list[str], heard: list[str], **op
 SAID, HEARD = ["Yes, I do.", "Two.", "Thanks!"], ["Hi?", "How many?", "Fine.", "Bye {{ x }}"]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("smollm2", CLEAN),
-        ("qwen3-instruct-2507", CLEAN),
-        ("olmo-3-instruct", CLEAN),
-        ("qwen3", TemplateProbe(True, False, False, True, False, False)),
-        ("qwen3-thinking-2507", TemplateProbe(False, False, True, False, False, False)),
-        ("olmo-3-think", TemplateProbe(False, False, True, False, False, False)),
-        ("llama-3", TemplateProbe(True, True, False, False, True, False)),
-        ("llama-3.1", TemplateProbe(True, True, False, False, True, True)),
-    ],
-)
-def test_the_probe_sees_what_each_template_does(name: str, expected: TemplateProbe) -> None:
-    assert probe_template(tokenizer(name)) == expected
-
-
 @pytest.mark.parametrize("name", ["smollm2", "qwen3-instruct-2507", "olmo-3-instruct", "llama-3", "llama-3.1"])
 def test_pieces_put_together_are_the_template_s_own_rendering(name: str) -> None:
     fast = tokenizer(name)
     chat = ChatFormat(fast)
-    fixed = {"date_string": FIXED_DATE} if chat.probe.dated else {}
+    fixed = {"date_string": FIXED_DATE} if name == "llama-3.1" else {}
     assert pieces(chat, SAID, HEARD) == whole(fast, SAID, HEARD, **fixed)
 
 
@@ -193,50 +175,11 @@ def test_a_turn_that_ends_at_the_templates_own_token_keeps_it_and_goes_on_as_the
         assert f"{said[i]}<|im_end|>\n<|im_start|>user\nFine.<|im_end|>\n" in fast.decode(seat.transcripts[i].ids)
 
 
-@pytest.mark.parametrize(
-    ("name", "told", "not_told"),
-    [
-        ("qwen3", "thinking='off'", None),
-        ("qwen3-thinking-2507", "thinking='keep'", "thinking='off'"),
-        ("olmo-3-think", "an -Instruct one", "thinking='off'"),
-    ],
-)
-def test_a_thinking_template_is_refused_with_a_remedy_that_works(name: str, told: str, not_told: str | None) -> None:
-    with pytest.raises(ScopeError, match="rewrites earlier turns") as error:
-        ChatFormat(tokenizer(name))
-    assert told in str(error.value) and "\n" not in str(error.value)
-    assert not_told is None or not_told not in str(error.value)
-    mode = "off" if name == "qwen3" else "keep"
-    ChatFormat(tokenizer(name), thinking=mode)
-
-
-def test_thoughts_switched_off_stand_empty_once_before_every_own_turn() -> None:
-    chat = ChatFormat(tokenizer("qwen3"), thinking="off")
-    text = pieces(chat, SAID, HEARD)
-    turns = text.split("<|im_start|>assistant\n")[1:]
-    assert len(turns) == 4 and all(turn.startswith("<think>\n\n</think>\n\n") for turn in turns)
-    assert text.count("<think>") == 4 == text.count("</think>")
-    # the sampling prompt of the first turn is the template's own
-    first = whole(chat.tokenizer, [], HEARD[:1], enable_thinking=False)
-    assert text.startswith(first)
-
-
 @pytest.mark.parametrize("name", ["qwen3", "qwen3-thinking-2507", "olmo-3-think"])
-def test_kept_thoughts_are_kept_in_every_turn(name: str) -> None:
-    chat = ChatFormat(tokenizer(name), thinking="keep")
-    begun = "" if name == "qwen3" else "<think>"  # by the prompt
-    said = [f"{'<think>' if not begun else ''}\nthought {i}\n</think>\n\n{words}" for i, words in enumerate(SAID)]
-    text = pieces(chat, said, HEARD)
-    assert all(f"thought {i}" in text for i in range(3))
-    assert text.startswith(whole(chat.tokenizer, [], HEARD[:1])), "what is sampled from first is the template's prompt"
-
-
-def test_off_without_a_switch_and_unknown_modes_are_refused() -> None:
-    with pytest.raises(ScopeError, match="has no switch for its thoughts"):
-        ChatFormat(tokenizer("qwen3-thinking-2507"), thinking="off")
-    with pytest.raises(ScopeError, match="choose refuse, off, keep"):
-        ChatFormat(tokenizer("qwen3"), thinking="on")
-    ChatFormat(tokenizer("smollm2"), thinking="off")  # nothing to switch off
+def test_a_thinking_template_is_refused_with_a_remedy(name: str) -> None:
+    with pytest.raises(ScopeError, match=r"rewrites earlier turns.*an -Instruct one") as error:
+        ChatFormat(tokenizer(name))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +189,7 @@ def test_off_without_a_switch_and_unknown_modes_are_refused() -> None:
          "{{ m.content }}{% endfor %}", r"refuses a chat with a system prompt \(no system here\)"),
         ("{% for m in messages %}<s>{{ m.role }}{{ m.content | upper }}{% endfor %}", "rewrites earlier turns"),
         ("{% for m in messages %}{% if m.role != 'assistant' %}<s>{{ m.content }}{% endif %}{% endfor %}",
-         "use a template that keeps every turn"),
+         "a template that keeps every turn"),
         ("{% for m in messages[-2:] %}<s>{{ m.role }}: {{ m.content }}{% endfor %}<s>assistant: ",
          "rewrites earlier turns"),
     ],
@@ -263,7 +206,7 @@ def test_a_template_that_cannot_work_is_refused_in_one_line(template: str, told:
 def test_the_real_smollm2_is_as_its_copy_here() -> None:
     fast = load_model().tokenizer
     chat = ChatFormat(fast)
-    assert chat.probe == CLEAN and SeatModel(load_model().model, fast).stop_ids == {fast.eos_token_id}
+    assert SeatModel(load_model().model, fast).stop_ids == {fast.eos_token_id}
     assert pieces(chat, SAID, HEARD) == whole(fast, SAID, HEARD)
     ids = fast.apply_chat_template([{"role": "system", "content": "be kind"}, {"role": "user", "content": "Hi?"}],
                                    add_generation_prompt=True, return_dict=False)  # fmt: skip

@@ -59,7 +59,7 @@ def test_a_sync_publishes_what_changed_and_proves_that_it_is_served(engine, mode
     shift(seat, 0.05)
     second = sync()
     assert second.number > first.number and engine.llm.events == [f"remove {first.number}"]
-    assert sync.metrics()["engine/moved"] == pytest.approx(1, abs=0.01) and sync.probe.largest < 1e-4
+    assert sync.metrics()["engine/moved"] == pytest.approx(1, abs=0.01) and sync.difference < 1e-4
 
 
 def served_in(
@@ -89,11 +89,7 @@ def test_old_weights_are_found_out_after_one_small_step_and_new_ones_are_not(
                 sync()
         else:
             sync()
-            assert (
-                sync.probe.moved is None
-                if number_format == "bfloat16"
-                else sync.probe.moved == pytest.approx(1, abs=0.01)
-            )
+            assert sync.moved is None if number_format == "bfloat16" else sync.moved == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("stale", [False, True])
@@ -112,7 +108,7 @@ def test_in_16_bits_small_steps_add_up_to_a_verdict_on_an_engine_that_never_repe
             steps += 1
             shift(seat, 0.002)
             sync()
-            moved = sync.probe.moved
+            moved = sync.moved
         assert not stale and moved == pytest.approx(1, abs=0.4)
     assert steps > 1
     for name, weight in seat.adapter_state().items():  # what the probe tried out has left no trace

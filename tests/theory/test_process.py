@@ -146,8 +146,3 @@ def test_wrong_inputs_are_told_in_one_line():
         process_from_callables(1, 2, 2, lambda h, a: [0.5, 0.4], lambda h: 0.0)
     with pytest.raises(ScopeError, match="rewards must lie"):
         process_from_callables(1, 2, 2, lambda h, a: [0.5, 0.5], lambda h: 2.0)
-    good = instances.fair_bits()
-    with pytest.raises(ScopeError, match="leaves"):
-        Process(good.theta, good.features, good.replies, good.reward[:, :-1])
-    with pytest.raises(ScopeError, match="one entry per turn"):
-        Process(good.theta, good.features[:1], good.replies, good.reward)

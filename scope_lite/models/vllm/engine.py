@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scope_lite.models.adapters import CONFIG, WEIGHTS, read_settings
+from scope_lite.models.adapters import WEIGHTS, read_settings
 from scope_lite.store.errors import ScopeError, first_line
 
 if TYPE_CHECKING:
@@ -80,6 +80,11 @@ class Drawn:
     """ended by a stop token; False: cut at the limit"""
 
     @property
+    def spoken(self) -> tuple[int, ...]:
+        """Without the stop token."""
+        return self.ids[:-1] if self.finished else self.ids
+
+    @property
     def logprobs(self) -> tuple[float, ...]:
         """Of the tokens that were drawn."""
         return tuple(table[token] for token, table in zip(self.ids, self.tables, strict=True))
@@ -98,16 +103,23 @@ class VllmEngine:
         ranks = [rank for rank in RANKS if rank >= self.settings.rank]
         if not ranks:
             raise ScopeError(f"vLLM serves adapters of rank {RANKS[-1]} at most, not {self.settings.rank}")
+        require_vllm()
         for name, value in environment().items():
             os.environ.setdefault(name, value)
-        self._vllm = import_vllm()
-        self.sleeps = can_sleep()
+        try:
+            import vllm.sampling_params
+            from vllm.platforms import current_platform
+        except ImportError as error:
+            raise ScopeError(
+                f"vLLM does not import ({first_line(error)}): give it an environment of its own"
+            ) from error
+        self._params = vllm.sampling_params
+        self.sleeps = bool(current_platform.is_sleep_mode_available())
         """whether its memory can be lent to the trainer between two rollouts"""
-        self._asleep = False
-        self._versions = 0
+        self._asleep, self._versions = False, 0
         self._scratch = tempfile.TemporaryDirectory(prefix="scope-lite-vllm-")
         try:
-            self.llm = self._vllm.LLM(
+            self.llm = vllm.LLM(
                 model=str(folder),
                 trust_remote_code=False,
                 dtype=self.settings.dtype,
@@ -155,9 +167,8 @@ class VllmEngine:
             ScopeError: vLLM refuses a prompt (too long) or the grammar.
         """
         self.wake()
-        params = self._vllm.sampling_params
         settings = [
-            params.SamplingParams(
+            self._params.SamplingParams(
                 temperature=temperature,
                 top_p=1.0,
                 top_k=0,
@@ -168,7 +179,7 @@ class VllmEngine:
                 ignore_eos=True,  # the stop tokens are the trainer's, not what vLLM reads in the model's folder
                 logprobs=top,
                 detokenize=False,
-                structured_outputs=params.StructuredOutputsParams(grammar=grammar) if grammar else None,
+                structured_outputs=self._params.StructuredOutputsParams(grammar=grammar) if grammar else None,
             )
             for seed in seeds
         ]
@@ -186,9 +197,9 @@ class VllmEngine:
         return [drawn(output.outputs[0], stop_ids) for output in outputs]
 
     def next_logprobs(
-        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, top: int = 5, temperature: float = 1.0
+        self, prompts: Sequence[list[int]], adapter: Adapter | None = None, temperature: float = 1.0
     ) -> list[dict[int, float]]:
-        """Log probabilities (nats) of the ``top`` likeliest next tokens of each prompt, by token id.
+        """Log probabilities (nats) of the five likeliest next tokens of each prompt, by token id.
 
         The ordinary way of a rollout, prefix cache included, so what this finds is what rollouts see.
 
@@ -196,7 +207,7 @@ class VllmEngine:
             ScopeError: as in :meth:`generate`.
         """
         seeds = range(len(prompts))
-        told = self.generate(prompts, seeds, adapter, max_new_tokens=1, stop_ids=(), temperature=temperature, top=top)
+        told = self.generate(prompts, seeds, adapter, max_new_tokens=1, stop_ids=(), temperature=temperature, top=5)
         return [one.tables[0] for one in told]
 
     def add(self, folder: Path, name: str = "adapter") -> Adapter:
@@ -205,8 +216,6 @@ class VllmEngine:
         Raises:
             ScopeError: no adapter in the folder, or one of a rank that there is no room for.
         """
-        if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
-            raise ScopeError(f"no adapter in {folder}: it needs {CONFIG} and {WEIGHTS}")
         rank = read_settings(folder)["r"]
         if rank > self.settings.rank:
             raise ScopeError(f"the adapter in {folder} has rank {rank}, and vLLM made room for {self.settings.rank}")
@@ -260,21 +269,6 @@ def environment() -> dict[str, str]:
     return ENVIRONMENT if torch.cuda.is_available() else ENVIRONMENT | ON_CPU
 
 
-def import_vllm() -> Any:
-    """The vllm module; a dozen seconds the first time.
-
-    Raises:
-        ScopeError: it is not installed, or it does not fit what is installed beside it.
-    """
-    require_vllm()
-    try:
-        import vllm
-        import vllm.sampling_params
-    except ImportError as error:
-        raise ScopeError(f"vLLM does not import ({first_line(error)}): give it an environment of its own") from error
-    return vllm
-
-
 def require_vllm() -> None:
     """Look whether vLLM is there without importing it.
 
@@ -283,13 +277,6 @@ def require_vllm() -> None:
     """
     if importlib.util.find_spec("vllm") is None:
         raise ScopeError(MISSING)
-
-
-def can_sleep() -> bool:
-    """Whether this machine has a GPU whose memory vLLM can hand over."""
-    from vllm.platforms import current_platform
-
-    return bool(current_platform.is_sleep_mode_available())
 
 
 def drawn(output: Any, stop_ids: Sequence[int]) -> Drawn:

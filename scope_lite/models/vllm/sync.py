@@ -56,19 +56,6 @@ HEARD = (
 
 
 @dataclass(frozen=True)
-class Probe:
-    """What one probe found."""
-
-    difference: float
-    """mean distance of the engine's from the trainer's log probabilities, over the engine's likeliest tokens, nats"""
-    largest: float
-    """the largest such distance"""
-    moved: float | None
-    """the share of the trainer's move that the engine shows, 1 if it serves the new weights and 0 if the old ones; None
-    where the move is too small against the rounding to tell"""
-
-
-@dataclass(frozen=True)
 class Reading:
     """What engine and trainer said at the probe's places, at one version of the adapter."""
 
@@ -85,10 +72,10 @@ class Move:
     """The changes of engine and trainer between two readings, at the tokens that the engine named both times."""
 
     def __init__(self, now: Reading, before: Reading):
-        shared = [
-            now.engine[i].keys() & before.engine[i].keys() & before.again[i].keys() for i in range(len(now.engine))
+        answers = enumerate(zip(now.engine, before.engine, before.again, strict=True))
+        at = [
+            (i, token) for i, (new, old, again) in answers for token in sorted(new.keys() & old.keys() & again.keys())
         ]
-        at = [(i, token) for i, tokens in enumerate(shared) for token in sorted(tokens)]
         self.at = tuple(torch.tensor(at, dtype=torch.long).reshape(-1, 2).T)
         served, *old = (
             torch.tensor([t[i][token] for i, token in at]) for t in (now.engine, before.engine, before.again)
@@ -122,14 +109,16 @@ class Move:
 class AdapterSync:
     """Keeps one seat's adapter in an engine up to date, and probes it at every change."""
 
-    def __init__(
-        self, engine: VllmEngine, model: SeatModel, prompts: list[list[int]], name: str = "policy", top: int = 5
-    ):
+    def __init__(self, engine: VllmEngine, model: SeatModel, prompts: list[list[int]], name: str = "policy"):
         """``prompts``: a few as the rollouts have them (:func:`probe_prompts`), long enough to be cached."""
-        self.engine, self.model, self.prompts, self.name, self.top = engine, model, prompts, name, top
+        self.engine, self.model, self.prompts, self.name = engine, model, prompts, name
         self.adapter: Adapter | None = None
-        self.probe: Probe | None = None
-        """the newest one"""
+        self.difference: float | None = None
+        """mean distance of the engine's from the trainer's log probabilities at the newest probe, over the engine's
+        likeliest tokens, nats"""
+        self.moved: float | None = None
+        """the share of the trainer's move that the engine shows, 1 if it serves the new weights and 0 if the old ones;
+        None where the move is too small against the rounding to tell"""
         self._stretch = 16.0
         """multiple of a move at which its direction showed, the last time"""
         # a first adapter is told from the model as it was without one
@@ -160,25 +149,23 @@ class AdapterSync:
 
     def _read(self, model: SeatModel, adapter: Adapter | None, state: dict[str, Tensor]) -> Reading:
         asked = places(self.prompts)
-        engine, again = (self.engine.next_logprobs(asked, adapter, self.top, self.model.temperature) for _ in range(2))
+        engine, again = (self.engine.next_logprobs(asked, adapter, self.model.temperature) for _ in range(2))
         return Reading(next_logprobs(model, self.prompts), engine, again, state)
 
     def _check(self, adapter: Adapter, state: dict[str, Tensor]) -> None:
         now = self._read(self.model, adapter, state)
-        rows = enumerate(now.engine)
-        gaps = torch.tensor(
-            [abs(value - now.trainer[i, token].item()) for i, row in rows for token, value in row.items()]
-        )
+        told = [(i, token, value) for i, row in enumerate(now.engine) for token, value in row.items()]
+        gaps = torch.tensor([abs(value - now.trainer[i, token].item()) for i, token, value in told])
         moves = [Move(now, before) for before in (self._last, self._told)]
         moved = next((share for move in moves if (share := move.seen()) is not None), None)
         if moved is None and moves[1].trainer.any():
             moved = moves[1].estimated(self._direction(state))
-        self.probe = Probe(gaps.mean().item(), gaps.max().item(), moved)
+        self.difference, self.moved = gaps.mean().item(), moved
         allowed = TOLERANCE[self.engine.settings.dtype]
-        if not self.probe.difference <= allowed:
+        if not self.difference <= allowed:
             raise ScopeError(
-                f"vLLM and the trainer disagree on {adapter.name}: {self.probe.difference:.2g} nats a token where "
-                f"{allowed} is allowed; check that both load the same base model in the same number format"
+                f"vLLM and the trainer disagree on {adapter.name}: {self.difference:.2g} nats a token where {allowed} "
+                "is allowed; check that both load the same base model in the same number format"
             )
         if moved is not None and moved < 0.5:
             raise ScopeError(
@@ -212,9 +199,8 @@ class AdapterSync:
 
     def metrics(self) -> dict[str, float | None]:
         """The newest probe, by the names of a run's metrics."""
-        if self.probe is None:
-            return {}
-        return {"engine/logp_difference": self.probe.difference, "engine/moved": self.probe.moved}
+        probed = self.difference is not None
+        return {"engine/logp_difference": self.difference, "engine/moved": self.moved} if probed else {}
 
 
 def probe_prompts(chat: ChatFormat, systems: Sequence[str]) -> list[list[int]]:
