@@ -214,8 +214,8 @@ def test_undo_takes_back_one_reply_and_the_same_reply_gives_the_same_act(model):
     for left in ("Hello", None):
         with pytest.raises(Again):
             played.talk.undo()
-        assert said_by(Played(played.talk).go_on(), "agent")[-1:] and played.talk.record[-1].message.speaker == "agent"
-        assert [s.message.said for s in played.talk.record if s.message.speaker == YOU] == [left] * bool(left)
+        assert said_by(Played(played.talk).go_on(), "agent")[-1:] and played.talk.record[-1].speaker == "agent"
+        assert [m.said for m in played.talk.record if m.speaker == YOU] == [left] * bool(left)
     with pytest.raises(ScopeError, match="nothing to take back"):
         played.talk.undo()
 
