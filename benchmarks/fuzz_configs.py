@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from scope_lite.method.config import METHODS, RunConfig, SimulatorConfig, TextConfig, load_config
-from scope_lite.store import folder_path
+from scope_lite.method.made_of import run_folder
 from scope_lite.store.errors import ScopeError
 
 NAMES = (
@@ -145,7 +145,7 @@ def check(data: bytes, folder: Path) -> str:
     path.write_bytes(data)
     try:
         config = load_config(path)
-        place = folder_path(out, config.run_name(), config.fingerprint())
+        place = run_folder(out, config)
     except ScopeError as error:
         return "refused" if str(error).strip() and len(str(error)) < 2000 else f"told badly: {error}"
     held = config.model_dump(mode="json")
@@ -155,7 +155,7 @@ def check(data: bytes, folder: Path) -> str:
         return f"another meaning: {held}"
     path.write_text(yaml.safe_dump(held, sort_keys=False), encoding="utf-8")
     again = load_config(path)
-    if again != config or again.fingerprint() != config.fingerprint():
+    if again != config or run_folder(out, again) != place:
         return f"another config when read again: {again}"
     return "accepted"
 

@@ -27,6 +27,7 @@ import torch
 
 from scope_lite import store as runs
 from scope_lite.method.config import method_config
+from scope_lite.method.made_of import made_of, run_folder
 from scope_lite.method.train import train
 from scope_lite.store import checkpoints, files, provenance
 from scope_lite.store.errors import ScopeError
@@ -58,7 +59,7 @@ class Runs:
 
     def open(self, root: Path) -> runs.RunFolder:
         content = self.config.model_dump(mode="json")
-        return runs.RunFolder(root, content, self.config.run_name(), self.config.fingerprint())
+        return runs.RunFolder(run_folder(root, self.config), content, made_of(self.config))
 
     def resumed(self, root: Path) -> str:
         """Go back to a checkpoint as ``train`` does, and compare: "refused", or the step that it starts from.

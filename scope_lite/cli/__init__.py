@@ -15,18 +15,16 @@ from scope_lite import __version__
 from scope_lite.cli.base import OneLineErrors, group
 from scope_lite.cli.chat import chat
 from scope_lite.cli.gpu_check import gpu_check
-from scope_lite.cli.models import doctor as check_machine
-from scope_lite.cli.models import nano_app
+from scope_lite.cli.machine import doctor
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
-from scope_lite.cli.results import results_app
 from scope_lite.cli.runs import runs_app
+from scope_lite.cli.shipped import nano_app, results_app, small_app
 from scope_lite.cli.simulators import simulator_app
-from scope_lite.cli.small import small_app
 from scope_lite.cli.training import train
 
 app = group("See simulator collapse happen, understand why, and test two ways to fix it.", OneLineErrors)
-for command in (run, figures, train, chat, check_machine, plan, gpu_check):
+for command in (run, figures, train, chat, doctor, plan, gpu_check):
     app.command()(command)
 for name, commands in (
     ("runs", runs_app),

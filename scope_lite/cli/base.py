@@ -92,6 +92,23 @@ def print_table(table: pd.DataFrame, title: str = "") -> None:
     console().print(shown, markup=False) if table.size else typer.echo(f"{for_terminal(title) or 'table'}: nothing")
 
 
+def once_each(texts: Iterable[str] | None, option: str, **named: Any) -> dict[str, Any]:
+    """The texts ``name=value`` of a repeated option, beside what has an option of its own (None: was not given).
+
+    Raises:
+        ScopeError: if a text has another form, or a name is given twice.
+    """
+    found = {name: value for name, value in named.items() if value is not None}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ScopeError(f"{option} {text!r}: expected name=value")
+        if name.strip() in found:
+            raise ScopeError(f"{option} {name.strip()} is given twice")
+        found[name.strip()] = value
+    return found
+
+
 def make_config(path: Path | None, settings: list[str] | None, **named: Any) -> RunConfig:
     """The configuration of a file, or of a method by name, with the changes of the command line.
 
@@ -106,17 +123,16 @@ def make_config(path: Path | None, settings: list[str] | None, **named: Any) -> 
     from scope_lite.store.plain_yaml import parse_yaml
 
     changes = {key: value for key, value in named.items() if value is not None}
-    for text in settings or []:
-        key, value = split_pair(text, "--set")
+    for key, text in once_each(settings, "--set").items():
         *above, last = key.split(".")
         target = changes
         for part in above:
             target = target.setdefault(part, {})
             if not isinstance(target, dict):
-                raise ScopeError(f"--set {text}: {part} is a single value, it has no {last}")
+                raise ScopeError(f"--set {key}: {part} is a single value, it has no {last}")
         if last in target:
-            raise ScopeError(f"--set {text}: {key} is given twice")
-        target[last] = parse_yaml(value, f"--set {key}")
+            raise ScopeError(f"--set {key} is given twice")
+        target[last] = parse_yaml(text, f"--set {key}")
     if path is None:
         return method_config(changes.pop("method", "single"), **changes)
     content = load_config(path).model_dump(mode="json")
@@ -134,14 +150,13 @@ def dataclass_of(kind: type[T], settings: list[str] | None, **named: Any) -> T:
     from scope_lite.store.plain_yaml import parse_yaml
     from scope_lite.store.settings import checked
 
-    pairs = [split_pair(text, "--set") for text in settings or []]
-    given = [(name, value) for name, value in named.items() if value is not None]
-    values = once_each([*given, *((name, parse_yaml(value, f"--set {name}")) for name, value in pairs)], "--set")
+    values = once_each(settings, "--set", **named)
     known = list(kind.__dataclass_fields__)  # type: ignore[attr-defined]
     for name in values:
         if name not in known:
             raise ScopeError(f"--set: {closest(name, known, 'key')}")
-    made: T = checked(kind, values, "--set")
+    texts = {name: parse_yaml(values[name], f"--set {name}") for name in once_each(settings, "--set")}
+    made: T = checked(kind, {**values, **texts}, "--set")
     return made
 
 
@@ -210,32 +225,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def split_pair(text: str, option: str) -> tuple[str, str]:
-    """Split ``name=value``.
-
-    Raises:
-        ScopeError: if it is not of that form.
-    """
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise ScopeError(f"{option} {text!r}: expected name=value")
-    return name.strip(), value
-
-
-def once_each(pairs: Iterable[tuple[str, Any]], option: str) -> dict[str, Any]:
-    """Names and values as a mapping.
-
-    Raises:
-        ScopeError: if a name is given twice.
-    """
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ScopeError(f"{option} {name} is given twice")
-        found[name] = value
-    return found
 
 
 def find_run(root: Path, name: str) -> Path:

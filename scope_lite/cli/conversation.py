@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from jaxtyping import Int
@@ -23,6 +23,7 @@ from scope_lite.method.config import TEXT_WORLDS, RunConfig, load_config, method
 from scope_lite.method.cotraining import open_partner
 from scope_lite.method.dialogue import CONTEXT, Seat, Unsaid, run_dialogues
 from scope_lite.method.learner import Learner
+from scope_lite.method.made_of import made_of
 from scope_lite.method.nano import NanoScene, WorldSeat, draw_prompts
 from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.partner import Partner
@@ -37,7 +38,7 @@ from scope_lite.models.rng import RowKeys
 from scope_lite.store import Checkpoint, find
 from scope_lite.store.checkpoints import load_newest
 from scope_lite.store.errors import ScopeError, closest
-from scope_lite.store.folder import read_provenance
+from scope_lite.store.folder import changed_since
 from scope_lite.store.paths import RUNS, checked_place
 
 BASE = "base:"
@@ -80,6 +81,8 @@ class Message:
     """in text the geometric mean over its tokens; None for what was not sampled, or where nobody tells it"""
     probabilities: Mapping[str, float] = field(default_factory=dict)
     """at nano, of every message of its kind, in the world's order"""
+    transcript: Transcript | None = field(default=None, compare=False, repr=False)
+    """of the seat that said it, with the message"""
 
     def options(self, least: float = 0.005) -> dict[str, float]:
         """Likeliest first, without those below ``least``, but with the one that was said."""
@@ -142,13 +145,6 @@ class PersonSeat:
         return [self.ask()]
 
 
-class Spoken(NamedTuple):
-    """A message of one of the two seats, and the seat's transcript with it."""
-
-    message: Message
-    transcript: Transcript | None
-
-
 class ShownSeat:
     """A seat of one row, whose messages the talk shows as they are said, with what it hears from neither side."""
 
@@ -165,7 +161,7 @@ class ShownSeat:
 
     def hear(self, messages: Sequence[str | None]) -> None:
         (words,) = messages
-        last = self.talk.record[-1].message.speaker if self.talk.record else None
+        last = self.talk.record[-1].speaker if self.talk.record else None
         from_neither = last == self.name or (last is None and self.name != AGENT)
         if words is not None and from_neither and not self.talk.world:
             speaker = TOOL if self.name == AGENT else FORM if last else AGENT
@@ -177,10 +173,11 @@ class ShownSeat:
         if known and known.transcript and isinstance(self.seat, ModelSeat):
             self.seat.resume([known.transcript])  # it goes on from where its transcript then ended
             self.talk.take(known)
-            return [known.message.said]
+            return [known.said]
         said = self.seat.speak(turn, kind, rows)
         if not isinstance(said[0], Unsaid):
-            self.talk.take(Spoken(self._message(said[0], kind), copy.deepcopy(self.transcripts[0])))
+            message = self._message(said[0], kind)
+            self.talk.take(replace(message, transcript=copy.deepcopy(self.transcripts[0])))
         return said
 
     def _message(self, said: str, kind: str) -> Message:
@@ -226,8 +223,8 @@ class Talk:
         self.world = policy.scene.world if isinstance(policy.scene, NanoScene) else None
         self.replies: tuple[str, ...] = self.world.spec.user_acts if self.world else ()
         """what a person can say; empty where that is anything"""
-        self.record: list[Spoken] = []
-        self.kept: list[Spoken] = []
+        self.record: list[Message] = []
+        self.kept: list[Message] = []
         """what was said before an undo, and is still to be read out"""
 
     def play(self, ask: Callable[[], str], show: Callable[[Message], None]) -> Rollout:
@@ -266,7 +263,7 @@ class Talk:
         """
         if self.partner != YOU:
             raise ScopeError(f"{self.partner} would say the same again; restart begins another talk")
-        own = [i for i, spoken in enumerate(self.record) if spoken.message.speaker == YOU]
+        own = [i for i, message in enumerate(self.record) if message.speaker == YOU]
         if not own:
             raise ScopeError("nothing to take back")
         self.kept = self.record[: own[-1]]
@@ -282,7 +279,7 @@ class Talk:
         if self.world is None:
             return None
         value = dict(zip(self.world.spec.outcomes, self.world.spec.rewards, strict=True))
-        return sum(value[name] * p for name, p in self.record[-1].message.probabilities.items())
+        return sum(value[name] * p for name, p in self.record[-1].probabilities.items())
 
     def sentence(self, said: str) -> str:
         """A message that might be said, to read."""
@@ -307,14 +304,14 @@ class Talk:
         if not self.kept:
             self._show(message)
 
-    def take(self, spoken: Spoken) -> None:
+    def take(self, message: Message) -> None:
         """A seat has said this."""
-        self.record.append(spoken)
+        self.record.append(message)
         self.kept = self.kept[1:]
-        self.show(spoken.message)
+        self.show(message)
 
     def _reply(self) -> str:
-        return self.kept[0].message.said if self.kept else self._ask()
+        return self.kept[0].said if self.kept else self._ask()
 
     def _told(self, keys: RowKeys) -> str:
         """What the partner is told of itself, as in training or on the panel."""
@@ -381,8 +378,9 @@ def _read(folder: Path) -> tuple[RunConfig, Checkpoint | None]:
     """A run's configuration and newest checkpoint (None for a run without a step: its policy is the base model)."""
     config = load_config(folder / "config.yaml")
     # an adapter on other weights would talk, and mean nothing
-    if read_provenance(folder).get("fingerprint") != config.fingerprint():
-        raise ScopeError(f"{folder.name} was trained on models or settings that are not the present ones; train again")
+    if changed := changed_since(folder, made_of(config)):
+        told = f"{folder.name} was trained on models or settings that are not the present ones"
+        raise ScopeError(f"{told} ({', '.join(changed[:3])}); train again")
     checkpoint = load_newest(folder / "checkpoints")
     if checkpoint is None and config.steps:
         raise ScopeError(f"{folder.name} has no checkpoint yet; train on, or talk to {BASE}{config.world}")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scope_lite.cli.base import console
+from scope_lite.cli.base import print_table
 from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ RUN: dict[str, Any] = {
 TEXT = {"turns": 2, "max_new_tokens": 16, "reply_tokens": 16, "micro_batch": 4, "context": 1024}
 UNSLOTH, VLLM = {"training_engine": "unsloth"}, {"rollout_engine": "vllm"}
 CHILD = "import sys; from scope_lite.cli.gpu_check import child; child(*sys.argv[1:])"
-POOL = {"pool_size": 2, "cadence": 1}
 UNCOUNTED = ("CUDA and slack", "vLLM's own")
 """parts of a plan that torch does not count"""
 
@@ -49,27 +48,26 @@ class Check:
     method: str = "single"
     text: dict[str, Any] = field(default_factory=dict)
     """what differs from ``TEXT``"""
+    on_gpu: dict[str, Any] = field(default_factory=dict)
+    """the same, where there is a GPU"""
     simulator: dict[str, Any] = field(default_factory=dict)
-    gpu_only: bool = False
     stopped: bool = False
     """stop after the first step, then take the run up again from its checkpoint"""
 
-    @property
-    def packages(self) -> list[str]:
-        return [name for name in ("unsloth", "vllm") if name in self.text.values()]
+    def config(self, model: str, on_cpu: bool) -> RunConfig:
+        from scope_lite.method.config import method_config
+
+        text = {**TEXT, **self.text, **({"device": "cpu"} if on_cpu else {"device": "auto", **self.on_gpu})}
+        return method_config(self.method, model=model, text=text, simulator=self.simulator, **RUN)
 
 
 CHECKS = (
     Check("HF + LoRA GRPO"),
-    Check("Unsloth GRPO", text=UNSLOTH | VLLM, gpu_only=True),
-    Check("Unsloth GRPO, on a CPU", text=UNSLOTH),
+    Check("Unsloth GRPO", text=UNSLOTH, on_gpu=VLLM),
     Check("vLLM rollouts", text=VLLM),
-    Check("VS, structured", "verbalized", {"grammar": True} | VLLM, gpu_only=True),
-    Check("VS, structured, on a CPU", "verbalized", {"grammar": True}),
-    Check("Co-Training, two adapters", "cotraining", UNSLOTH | VLLM, gpu_only=True),
-    Check("Co-Training, two adapters, on a CPU", "cotraining"),
-    Check("Population of past selves", "population", UNSLOTH | VLLM, POOL, gpu_only=True),
-    Check("Population of past selves, on a CPU", "population", simulator=POOL),
+    Check("VS, structured", "verbalized", {"grammar": True}, VLLM),
+    Check("Co-Training, two adapters", "cotraining", on_gpu=UNSLOTH | VLLM),
+    Check("Population of past selves", "population", {}, UNSLOTH | VLLM, {"pool_size": 2, "cadence": 1}),
     Check("P4G loop, stopped and resumed", stopped=True),
 )
 
@@ -96,24 +94,20 @@ def gpu_check(
     only: Annotated[str | None, typer.Option(help="Only checks whose name holds this.")] = None,
 ) -> None:
     """Run two real steps of everything on this GPU; exit code 1 if there is none, or if a check fails."""
-    from rich.table import Table
+    import pandas as pd
 
     if not cpu and not has_gpu():
         typer.echo("gpu-check: no CUDA device here; --cpu runs the parts that need none", err=True)
         raise typer.Exit(1)
     results = []
-    for check in selected(cpu):
+    for check in CHECKS:
         if (only or "").lower() in check.name.lower():
             typer.echo(f"{check.name} ...", err=True)
             results.append(run_check(check, model, cpu))
-    table = Table(title=f"gpu-check{' (CPU)' if cpu else ''}: two steps each", title_justify="left")
-    for column in ("check", "", "tokens/s", "peak GiB", "planned GiB", "what it said"):
-        table.add_column(column, overflow="fold")
-    marks = {True: "[green]pass[/]", False: "[red]FAIL[/]", None: "[dim]not here[/]"}
-    for one in results:
-        numbers = (one.tokens_per_second, one.peak_gib, one.planned_gib)
-        table.add_row(one.name, marks[one.ok], *("" if n is None else f"{n:.3g}" for n in numbers), one.detail)
-    console().print(table)
+    marks = {True: "pass", False: "FAIL", None: "not here"}
+    rows = [(r.name, marks[r.ok], r.tokens_per_second, r.peak_gib, r.planned_gib, r.detail) for r in results]
+    columns = ["check", "", "tokens/s", "peak GiB", "planned GiB", "what it said"]
+    print_table(pd.DataFrame(rows, columns=columns), f"gpu-check{' (CPU)' if cpu else ''}: two steps each")
     if not results or any(result.ok is False for result in results):
         raise typer.Exit(1)
 
@@ -124,21 +118,11 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def selected(on_cpu: bool) -> list[Check]:
-    """The checks for this kind of machine: where a check exists in two forms, the one that belongs here."""
-    return [c for c in CHECKS if (not c.gpu_only if on_cpu else not c.name.endswith("on a CPU"))]
-
-
-def run_config(check: Check, model: str, on_cpu: bool) -> RunConfig:
-    from scope_lite.method.config import method_config
-
-    text = {**TEXT, **check.text, "device": "cpu" if on_cpu else "auto"}
-    return method_config(check.method, model=model, text=text, simulator=check.simulator, **RUN)
-
-
 def run_check(check: Check, model: str, on_cpu: bool, limit: float = LIMIT_SECONDS) -> Result:
     """Run one check in a process of its own."""
-    missing = [p for p in check.packages if importlib.util.find_spec(p) is None]
+    engines = check.config(model, on_cpu).text
+    wanted = {engines.training_engine, engines.rollout_engine} - {"hf"}
+    missing = sorted(engine for engine in wanted if importlib.util.find_spec(engine) is None)
     if missing:
         return Result(check.name, None, f"{missing[0]} is not installed")
     with tempfile.TemporaryDirectory() as scratch:
@@ -164,17 +148,17 @@ def measure(check: Check, model: str, on_cpu: bool) -> Result:
     Raises:
         ScopeError: whatever the run refuses, or numbers that are none.
     """
-    if "unsloth" in check.packages:
+    config = check.config(model, on_cpu)
+    if config.text.training_engine == "unsloth":
         importlib.import_module("unsloth")  # it wants to come before transformers
     import torch
 
     from scope_lite.method.train import train
     from scope_lite.store import load_metrics, load_timing
 
-    config = run_config(check, model, on_cpu)
     with tempfile.TemporaryDirectory() as root:
         if check.stopped:
-            with contextlib.suppress(_Stopped):
+            with contextlib.suppress(KeyboardInterrupt):
                 train(config, Path(root), on_step=_stop_after_one)
         folder = train(config, Path(root))
         metrics, timing = load_metrics([folder]), load_timing([folder])
@@ -197,13 +181,9 @@ def measure(check: Check, model: str, on_cpu: bool) -> Result:
     return Result(check.name, True, said, speed, peak / GIB, planned)
 
 
-class _Stopped(Exception):
-    """The run was stopped on purpose."""
-
-
 def _stop_after_one(step: int, steps: int, metrics: dict[str, Any]) -> None:
     if step == 1:
-        raise _Stopped
+        raise KeyboardInterrupt
 
 
 def child(name: str, model: str, on_cpu: str, told: str) -> None:

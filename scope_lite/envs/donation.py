@@ -23,14 +23,16 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import DATA
 from scope_lite.store.plain_yaml import read_yaml
+
+if TYPE_CHECKING:
+    import pandas as pd  # a run in text reads amounts, and no table
 
 PAYMENT = 2.0
 """Dollars that a participant is paid for the dialogue: the most that can be given."""
@@ -270,6 +272,8 @@ def read_table(path: Path = UTTERANCES) -> pd.DataFrame:
     Raises:
         ScopeError: the file is absent or has other columns.
     """
+    import pandas as pd
+
     try:
         table = pd.read_csv(path, keep_default_na=False, na_values={"label": [""]}, dtype={"utterance": str})
         read = table["utterance"].map(read_donation).astype(float)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from scope_lite.envs.nano.persuasion import random_name
-from scope_lite.method.config import RunConfig, closest, method_config
-from scope_lite.store.errors import ScopeError
+from scope_lite.method.config import RunConfig, method_config
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.plain_yaml import read_yaml
 
 FROZEN_METHODS = ("base", "single", "persona", "verbalized", "ensemble", "unsharpened")
@@ -35,10 +35,17 @@ class Experiment(NamedTuple):
     variants: Sequence[Variant]
     seeds: int = 3
     """how many the shipped table has"""
+    rows: str = "panel/unseen/reward"
+    """the measurement whose steps are rows of the table"""
     apart: bool = False
     """whether it is made only when it is asked for"""
     first_world: int | None = None
     """number of a random world: seed s plays in the s-th after it"""
+
+    @property
+    def has_many_worlds(self) -> bool:
+        """Whether each seed has a world of its own: one run says little, the share of worlds does."""
+        return self.first_world is not None
 
 
 def _experiment(grids: Any, settings: dict[str, Any], label: str | None, **about: Any) -> Experiment:

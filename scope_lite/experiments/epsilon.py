@@ -24,11 +24,12 @@ from scope_lite.measure.samples import (
 from scope_lite.method.config import RunConfig, method_config
 from scope_lite.method.cotraining import open_partner
 from scope_lite.method.learner import Learner
+from scope_lite.method.made_of import run_folder
 from scope_lite.method.nano import NanoScene
 from scope_lite.method.seats import KnowsItsLaw
 from scope_lite.method.train import train
 from scope_lite.models.rng import RowKeys
-from scope_lite.store import Checkpoint, checkpoints, folder_path
+from scope_lite.store import Checkpoint, checkpoints
 
 MEASURED = ("single", "cotraining", "unsharpened")
 FIRST_GROUP = 2_000_000  # rows are keyed apart from those of training and of the panel
@@ -62,7 +63,7 @@ def epsilon_by_sampling(
 def _measured_run(config: RunConfig, dialogues: int, replies: int) -> list[dict[str, Any]]:
     rows = []
     with TemporaryDirectory() as scratch:
-        weights = folder_path(Path(scratch), config.run_name(), config.fingerprint()) / "checkpoints"
+        weights = run_folder(Path(scratch), config) / "checkpoints"
 
         def look(step: int, steps: int, metrics: dict[str, Any]) -> None:
             if step % config.checkpoint_every == 0 or step == steps:

@@ -21,9 +21,10 @@ from pathlib import Path
 from joblib import Parallel, cpu_count, delayed, parallel_config
 
 from scope_lite.method.config import RunConfig
+from scope_lite.method.made_of import run_folder
 from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.files import plain_disk_errors
-from scope_lite.store.folder import folder_path, is_finished, read_status
+from scope_lite.store.folder import is_finished, read_status
 
 Train = Callable[[RunConfig, Path, bool], object]
 Jobs = dict[Path, RunConfig]
@@ -59,7 +60,7 @@ def train_many(
         ScopeError: when all others have finished, if some failed: which, why, and where their logs are.
     """
     root = Path(root)
-    folders = [folder_path(root, config.run_name(), config.fingerprint()) for config in configs]
+    folders = [run_folder(root, config) for config in configs]
     jobs = {path: config for path, config in zip(folders, configs, strict=True) if fresh or not is_finished(path)}
     # the longest go first, so that no worker waits long for the last one
     jobs = dict(sorted(jobs.items(), key=lambda job: -job[1].steps))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,14 @@ from scope_lite.store.errors import ScopeError
 
 Ask = Callable[[list[list[Message]]], list[list[Reply]]]
 CountRead = Callable[[list[Message]], float]
+TurnDone = Callable[[int, int], None]
 
 
 def play(
     situations: Sequence[Situation],
     sample: Ask,
     count_read: CountRead = lambda chat: math.nan,
-    turn_done: Callable[[int, int], None] = lambda turn, turns: None,
+    turn_done: TurnDone = lambda turn, turns: None,
     tokens: int | None = None,
 ) -> pd.DataFrame:
     """Let the simulator play every user against the scripted partner.
@@ -84,24 +86,20 @@ class ScriptedEpisode(TurnEpisode):
         return 0.0
 
 
+@dataclass
 class DrawnSeat:
-    """The simulator in every row, with a row of the table for each reply that was drawn."""
+    """The simulator in every row, with a row of the table for each reply that was drawn; fields as of :func:`play`."""
 
-    max_new_tokens = 0
+    situations: Sequence[Situation]
+    sample: Ask
+    count_read: CountRead
+    turn_done: TurnDone
+    tokens: int | None
+    max_new_tokens: int = 0
 
-    def __init__(
-        self,
-        situations: Sequence[Situation],
-        sample: Ask,
-        count_read: CountRead,
-        turn_done: Callable[[int, int], None],
-        tokens: int | None,
-    ):
-        """As :func:`play`."""
-        self.situations, self.sample, self.count_read = situations, sample, count_read
-        self.turn_done, self.tokens = turn_done, tokens
-        self.said: list[list[str]] = [[] for _ in situations]
-        self.transcripts: list[Transcript | None] = [None] * len(situations)
+    def __post_init__(self) -> None:
+        self.said: list[list[str]] = [[] for _ in self.situations]
+        self.transcripts: list[Transcript | None] = [None] * len(self.situations)
         self.rows: list[dict[str, Any]] = []
 
     def hear(self, messages: Sequence[str | None]) -> None:

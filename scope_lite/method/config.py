@@ -1,9 +1,7 @@
-"""Every number of a run, documented, checked, and hashed: the name of a run is the content of its config."""
+"""Every number of a run, documented and checked; ``made_of`` says how a run is named by those that it reads."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,14 +9,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scope_lite import MAX_SEED
-from scope_lite.envs.nano import own_world_content
-from scope_lite.store.contents import nano_content, text_content, text_panel_content
-from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import name_fault, text_panel
-from scope_lite.store.plain_yaml import read_yaml
-from scope_lite.store.settings import Name, Place, Settings, checked, closest, merged
+from scope_lite.store.errors import ScopeError, closest
+from scope_lite.store.paths import name_fault
+from scope_lite.store.plain_yaml import flat, read_yaml
+from scope_lite.store.settings import Name, Place, Settings, checked, merged
 
 SCHEMA = 1
+"""of the keys below and of their defaults: where one changes its meaning or its default, this grows"""
 MOST_ROWS = 100_000
 """dialogues that are played at once: what the largest machine might hold"""
 TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline", "cooperbench")
@@ -86,7 +83,8 @@ READS: dict[str, set[str]] = {
     "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling", "head_start"},
     "self": {"reward", "pool_size", "cadence", "pool_sampling"},
 }
-"""What each kind of simulator reads besides its members and sharpness; its run's name holds nothing of the rest."""
+"""What each kind of simulator reads besides READ_BY_ALL; its run's name holds nothing of the rest."""
+READ_BY_ALL = {"kind", "members", "sharpness", "outcome", "draw"}
 
 
 class TextConfig(Settings):
@@ -134,15 +132,6 @@ class TextConfig(Settings):
 
 NO_CONTENT = {"prices", "budget", "vllm_share"}
 """what changes memory or money, not what is sampled"""
-IN_EVERY_NAME = {
-    "run": """version method world model seed steps groups group_size learning_rate lora_rank clip_range kl_coef
-    scale_advantages updates_per_step max_grad_norm eval_every eval_dialogues final_dialogues checkpoint_every""",
-    "simulator": """kind members sharpness outcome draw persona k noise eta direction reward kl_coef learning_rate
-    pool_size cadence pool_sampling""",
-    "text": "turns max_new_tokens reply_tokens context micro_batch closing_question simulator_model grammar retries",
-}
-"""Keys that a run's name holds at any value: those that the shipped runs were named by. Any other counts where it
-differs from its default, so that a new key orphans no run; this list need never grow."""
 
 
 class RunConfig(Settings):
@@ -210,31 +199,12 @@ class RunConfig(Settings):
     def run_name(self) -> str:
         return f"{self.world}-{self.method}-seed{self.seed}"
 
-    def fingerprint(self) -> str:
-        """Hash of this config and of the models that it names: the same content is the same run."""
-        settings = _named("run", self)
-        read = {"kind", "members", "sharpness", "outcome", "draw"} | READS[self.simulator.kind]
-        settings["simulator"] = {k: v for k, v in _named("simulator", self.simulator).items() if k in read}
-        if self.is_text:
-            panel, of_members = text_panel_content(text_panel(self.world))
-            models = [panel, text_content(self.model), text_content(self.text.simulator_model), *of_members]
-            if self.world == "cooperbench":
-                from scope_lite.envs.cooperbench.dataset import content as pairs  # no other world reads repositories
-
-                models.append(pairs())
-            settings["text"] = {k: v for k, v in _named("text", self.text).items() if k not in NO_CONTENT}
-        else:
-            models = nano_content(self.world, self.model, self.simulator.members) + own_world_content(self.world)
-        content = json.dumps([settings, models], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
-
-
-def _named(part: str, settings: Settings) -> dict[str, Any]:
-    """The keys of one part that a run's name holds; parts within it stand for themselves."""
-    always, kind = IN_EVERY_NAME[part].split(), type(settings)
-    default = {name: field.default for name, field in kind.model_fields.items()}
-    chosen = [k for k, v in settings if not isinstance(v, Settings) and (k in always or v != default[k])]
-    return settings.model_dump(mode="json", include=set(chosen))
+    def read(self) -> dict[str, Any]:
+        """The settings that this run reads, by dotted key: those of its kind of simulator, and text's only in text."""
+        simulator = self.simulator.model_dump(mode="json", include=READ_BY_ALL | READS[self.simulator.kind])
+        text = self.text.model_dump(mode="json", exclude=NO_CONTENT) if self.is_text else {}
+        rest = self.model_dump(mode="json", exclude={"simulator", "text"})
+        return flat({**rest, "simulator": simulator, "text": text})
 
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -22,9 +22,8 @@ from scope_lite.method.seats import KnowsItsLaw, ModelSeat, RoutedSeat
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import model_folder
-from scope_lite.store.settings import closest
 
 OutcomeRule = Literal["simulator", "world", "judge"]
 PROBE = RowKeys(0, 0, np.zeros(1, dtype=int), np.zeros(1, dtype=int))

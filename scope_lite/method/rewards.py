@@ -37,32 +37,14 @@ def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
     return torch.where(equal, distance[:, :1], distance) ** 2
 
 
-def adversarial(rewards: Rewards, keys: RowKeys) -> Rewards:
-    """The policy's loss is the simulator's gain."""
-    return -rewards
-
-
-def cooperative(rewards: Rewards, keys: RowKeys) -> Rewards:
-    """The policy's gain is the simulator's gain."""
-    return rewards.clone()
-
-
-def zero(rewards: Rewards, keys: RowKeys) -> Rewards:
-    """Control: no signal; only the KL anchor acts, so the simulator is frozen in effect."""
-    return torch.zeros_like(rewards)
-
-
-def random(rewards: Rewards, keys: RowKeys) -> Rewards:
-    """Control: noise of the same size under the same KL, so that movement itself is not mistaken for learning."""
-    return torch.from_numpy(keys.once("random reward")).to(rewards.dtype).view_as(rewards)
-
-
 SIMULATOR_REWARDS: dict[str, Callable[[Rewards, RowKeys], Rewards]] = {
     "curriculum": curriculum,
-    "adversarial": adversarial,
-    "cooperative": cooperative,
-    "zero": zero,
-    "random": random,
+    "adversarial": lambda rewards, keys: -rewards,  # the policy's loss is the simulator's gain
+    "cooperative": lambda rewards, keys: rewards.clone(),  # and here its gain
+    # controls: no signal, so that only the KL anchor acts and the simulator is frozen in effect; and noise of the same
+    # size under the same KL, so that movement itself is not mistaken for learning
+    "zero": lambda rewards, keys: torch.zeros_like(rewards),
+    "random": lambda rewards, keys: torch.from_numpy(keys.once("random reward")).to(rewards.dtype).view_as(rewards),
 }
 """Those that are a function of the policy's rewards; "disagreement" reads the simulator's words (``surprise``)."""
 

@@ -20,8 +20,7 @@ from scope_lite.method.seats import failures_of
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout
 from scope_lite.models.rng import RowKeys
-from scope_lite.store.errors import ScopeError
-from scope_lite.store.settings import closest
+from scope_lite.store.errors import ScopeError, closest
 
 Split = Literal["train", "test"]
 """training, where a group shares its task and its simulator, or evaluation on the panel, where every dialogue is its

@@ -30,19 +30,10 @@ class KnowsItsLaw(Protocol):
     def distributions(self) -> list[Float[np.ndarray, "b n"]]: ...
 
 
-@runtime_checkable
-class MayFail(Protocol):
-    """A seat whose words may be of no use."""
-
-    @property
-    def failures(self) -> Counter[str]:
-        """What could not be used so far, by reason."""
-        ...
-
-
 def failures_of(seat: Seat) -> Counter[str]:
-    """What a seat said that could not be used, by reason."""
-    return seat.failures if isinstance(seat, MayFail) else Counter()
+    """What a seat said that could not be used, by reason; nothing where it has no ``failures``."""
+    found: Counter[str] | None = getattr(seat, "failures", None)
+    return found or Counter()
 
 
 class ModelSeat:

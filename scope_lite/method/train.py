@@ -28,6 +28,7 @@ from scope_lite.method.config import RunConfig
 from scope_lite.method.cotraining import open_partner
 from scope_lite.method.grpo import counted_advantages, counted_metrics
 from scope_lite.method.learner import Learner, trainable
+from scope_lite.method.made_of import made_of, run_folder
 from scope_lite.method.nano import NanoScene
 from scope_lite.method.panel import Panel
 from scope_lite.method.partner import Partner
@@ -54,8 +55,7 @@ def train(config: RunConfig, root: Path, fresh: bool = False, on_step: OnStep | 
         fresh: run again although a finished run exists.
         on_step: called after every step with (step, steps, metrics).
     """
-    name, content, fingerprint = config.run_name(), config.model_dump(mode="json"), config.fingerprint()
-    opened = RunFolder(root, content, name, fingerprint, fresh=fresh)
+    opened = RunFolder(run_folder(root, config), config.model_dump(mode="json"), made_of(config), fresh)
     scene = open_scene(config if fresh else in_format(config, opened.final))
     # before the folder is made: a model that cannot be read or trained leaves nothing behind
     players = None if is_finished(opened.final) and not fresh else _players(config, scene)

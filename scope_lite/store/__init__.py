@@ -11,7 +11,7 @@ from __future__ import annotations
 from scope_lite.store.checkpoints import Checkpoint
 from scope_lite.store.dialogues import in_words, kept_dialogues, paired_dialogues
 from scope_lite.store.export import to_tensorboard, to_tracker
-from scope_lite.store.folder import RunFolder, folder_path, is_finished, read_status, recorded_format
+from scope_lite.store.folder import RunFolder, is_finished, read_status, recorded_format
 from scope_lite.store.tables import (
     Comparison,
     Prunable,

@@ -3,78 +3,51 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
-from scope_lite.store.errors import ScopeError
-from scope_lite.store.paths import CONVERSION_NOTE, WORLDS_VARIABLE, adapter_folder, expanded, model_folder, paths_in
+from scope_lite.store.paths import CONVERSION_NOTE, WORLDS_VARIABLE, adapter_folder, expanded, paths_in
 from scope_lite.store.plain_yaml import read_yaml
 
 EMBEDDED = "smollm2"
 """the text model that comes in a wheel"""
 
 
-def nano_content(world: str, model: str, members: Iterable[str]) -> list[Any]:
-    """Content hashes of a nano world's panel and of one family; nothing for a world that has no models.
+def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The hash of each of these files, and of every file in a folder of such a name, by its path in ``folder``."""
+    found = {}
+    for top in sorted({folder / name for name in names}):
+        for path in [top, *sorted(top.rglob("*"))]:
+            place = path.relative_to(folder)
+            if path.is_file() and not any(part.startswith(".") for part in place.parts):
+                found[place.as_posix()] = _digest(path)
+    return found
 
-    The manifest says them. Whatever the run reads and the manifest does not vouch for is hashed beside it.
+
+def panel_models(panel: Path) -> list[str]:
+    """The models that the members of a panel have of their own.
+
+    Raises:
+        ScopeError: if the file cannot be read.
     """
-    folder = model_folder(world)
-    manifest = folder / "manifest.json"
-    content: list[Any] = []
-    known: dict[str, str] = {}
-    if manifest.exists():
-        try:
-            told = json.loads(manifest.read_text(encoding="utf-8"))
-            content = [told["panel"], told["families"].get(model)]
-            known = told["panel"] | {file: h for family in told["families"].values() for file, h in family.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise ScopeError(f"{manifest} is damaged; run 'scope-lite nano build --world {world}'") from None
-    panel = {file.partition("/")[0] for file in known if file in content[0]} if content else set(_names(folder))
-    read = {model, *members, "panel.yaml"} | panel
-    there = {file: digest for name in sorted(read) for file, digest in _digests(folder, name)}
-    lost = {file: None for file in known if file.partition("/")[0] in read and file not in there}
-    changed = {file: digest for file, digest in {**there, **lost}.items() if known.get(file) != digest}
-    return [*content, changed] if changed else content
+    entries = read_yaml(panel)
+    named = [entry.get("model") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return [model for model in named if isinstance(model, str)]
 
 
-def text_content(model: str | None) -> list[str]:
+def text_content(model: str) -> list[str]:
     """What tells one text model from another: the content of each folder that it names, else the name."""
-    parts = [model] if model and expanded(model).is_dir() else (model or "").split("+", 1)
+    parts = [model] if model and expanded(model).is_dir() else model.split("+", 1)
     folders = [expanded(parts[0]), *(adapter_folder(part) for part in parts[1:])]
     # a folder that happens to be called as an embedded model is not what is loaded
     is_folder = [p not in ("", EMBEDDED) and f.is_dir() for p, f in zip(parts, folders, strict=True)]
     return [folder_fingerprint(f) if yes else p for p, f, yes in zip(parts, folders, is_folder, strict=True)]
 
 
-def text_panel_content(panel: Path) -> tuple[str, list[list[str]]]:
-    """A text world's panel as its file lists it, and the content of the models that members have of their own."""
-    entries = read_yaml(panel) or []
-    named = [entry.get("model") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return panel.read_text(encoding="utf-8"), [text_content(model) for model in named if isinstance(model, str)]
-
-
 def own_files() -> list[str | None]:
     """Hashes of the files with own worlds; None for one that is gone."""
     return [_digest(path) if path.is_file() else None for path in paths_in(WORLDS_VARIABLE)]
-
-
-def _names(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name[0] != ".") if folder.is_dir() else []
-
-
-def _digests(folder: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Path in ``folder`` and hash of the file ``name`` there, or of all files in the folder of that name."""
-    path = folder / name
-    if path.is_file():
-        yield name, _digest(path)
-    elif path.is_dir():
-        for below in _names(path):
-            yield from ((f"{name}/{file}", digest) for file, digest in _digests(path, below))
 
 
 def _digest(path: Path) -> str:

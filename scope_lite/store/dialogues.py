@@ -49,17 +49,18 @@ def paired_dialogues(a: Path, b: Path, count: int) -> list[tuple[dict[str, Any],
     Raises:
         ScopeError: if one of the runs kept none, or they share no simulator.
     """
-    last: list[dict[tuple[str, int], dict[str, Any]]] = []
-    for folder in (a, b):
-        kept = kept_dialogues(folder)
-        if not kept:
-            raise ScopeError(f"{folder} has kept no dialogues: its run stopped before its first evaluation")
-        end = max(dialogue["step"] for dialogue in kept)
-        ended = [dialogue for dialogue in kept if dialogue["step"] == end]
-        last.append({(dialogue["simulator"], dialogue.get("member", 0)): dialogue for dialogue in ended})
-    common = [key for key in last[0] if key in last[1]]
+    first, second = _last_evaluation(a), _last_evaluation(b)
+    common = [key for key in first if key in second]
     if not common:
         raise ScopeError(f"{Path(a).name} and {Path(b).name} were evaluated on no common simulator")
-    simulators = list(dict.fromkeys(simulator for simulator, _ in common))
-    common.sort(key=lambda key: (key[1], simulators.index(key[0])))
-    return [(last[0][key], last[1][key]) for key in common[:count]]
+    common.sort(key=lambda key: key[1])  # stable: within a member, simulators as they come
+    return [(first[key], second[key]) for key in common[:count]]
+
+
+def _last_evaluation(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """By simulator and number."""
+    kept = kept_dialogues(folder)
+    if not kept:
+        raise ScopeError(f"{folder} has kept no dialogues: its run stopped before its first evaluation")
+    end = max(dialogue["step"] for dialogue in kept)
+    return {(one["simulator"], one.get("member", 0)): one for one in kept if one["step"] == end}

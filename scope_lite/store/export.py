@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.files import Number, plain_disk_errors, read_lines
-from scope_lite.store.folder import read_provenance
-from scope_lite.store.tables import read_config
+from scope_lite.store.folder import read_config, read_provenance
 
 
 def to_tensorboard(folder: Path, out: Path) -> Path:
@@ -30,7 +30,7 @@ def to_tensorboard(folder: Path, out: Path) -> Path:
     target = out / folder.name
     if target.exists() and any(target.iterdir()):
         raise ScopeError(f"{target} is not empty: TensorBoard would draw both; choose another folder or remove it")
-    timing = {record["step"]: record for record in read_lines(folder / "timing.jsonl", others=Number)}
+    timing = dict(_numbers(folder / "timing.jsonl"))
     now = _started(folder)
     with plain_disk_errors(target), SummaryWriter(str(target)) as writer:
         config = folder / "config.yaml"
@@ -38,14 +38,11 @@ def to_tensorboard(folder: Path, out: Path) -> Path:
             # four spaces before a line are code in Markdown, whatever is in it
             lines = config.read_text(encoding="utf-8", errors="replace").splitlines()
             writer.add_text("config", "\n".join(f"    {line}" for line in lines), 0, walltime=now)
-        for record in read_lines(folder / "metrics.jsonl", others=Number):
-            step = record.pop("step")
-            took = {name: value for name, value in timing.get(step, {}).items() if name != "step"}
-            now += took.get("step_seconds") or 0.0
-            scalars = {**record, **{f"timing/{name}": value for name, value in took.items()}}
-            for name, value in scalars.items():
-                if isinstance(value, int | float):  # None means "not measured"
-                    writer.add_scalar(name, value, step, walltime=now)
+        for step, metrics in _numbers(folder / "metrics.jsonl"):
+            took = timing.get(step, {})
+            now += took.get("step_seconds", 0.0)
+            for name, value in {**metrics, **{f"timing/{name}": value for name, value in took.items()}}.items():
+                writer.add_scalar(name, value, step, walltime=now)
     return target
 
 
@@ -63,11 +60,16 @@ def to_tracker(folder: Path, library: str, project: str = "scope_lite") -> str:
     _require(folder, library)
     tracker = importlib.import_module(library)
     tracker.init(project=project, name=folder.name, config=read_config(folder))
-    for record in read_lines(folder / "metrics.jsonl", others=Number):
-        step = record.pop("step")
-        tracker.log({name: value for name, value in record.items() if isinstance(value, int | float)}, step=step)
+    for step, metrics in _numbers(folder / "metrics.jsonl"):
+        tracker.log(metrics, step=step)
     tracker.finish()
     return folder.name
+
+
+def _numbers(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """Each step and what was measured in it."""
+    for record in read_lines(path, others=Number):
+        yield record.pop("step"), {name: value for name, value in record.items() if value is not None}
 
 
 def _require(folder: Path, library: str) -> None:

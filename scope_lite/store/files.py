@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,7 @@ TROUBLE = {
 
 @contextlib.contextmanager
 def plain_disk_errors(path: Path) -> Iterator[None]:
-    """Turn what a disk, its limits or its rights may refuse into one line.
+    """Tell what a disk refuses in one line.
 
     Raises:
         ScopeError: if the disk is full, over quota, read-only, failing or closed to us, or a folder is not one.
@@ -99,10 +100,9 @@ def replace_text(path: Path, text: str) -> None:
         write_synced(beside, text.encode())
         with plain_disk_errors(path):
             os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
+    finally:
+        with contextlib.suppress(OSError):  # gone, if all went well
             beside.unlink()
-        raise
 
 
 @contextlib.contextmanager
@@ -119,16 +119,26 @@ def replacing(folder: Path) -> Iterator[Path]:
             beside.mkdir(parents=True)
             yield beside
             sync(beside)
-            remove(old)
-            if os.path.lexists(folder):
-                folder.rename(old)
-            beside.rename(folder)
-            sync(folder.parent)
-            remove(old)
+            swap(beside, folder, old)
     except BaseException:
         with contextlib.suppress(ScopeError, OSError):
             remove(beside)
         raise
+
+
+def swap(new: Path, folder: Path, old: Path) -> None:
+    """``new`` in the place of ``folder``; cut short by a kill, what stood there is at ``old``, and ``new`` is whole.
+
+    Raises:
+        ScopeError: if it may not be renamed or removed.
+    """
+    with plain_disk_errors(folder):
+        if os.path.lexists(folder):
+            remove(old)
+            folder.rename(old)
+        new.rename(folder)
+        sync(folder.parent)
+    remove(old)
 
 
 def sweep(folder: Path) -> None:
@@ -184,19 +194,11 @@ def json_line(record: Mapping[str, Any], what: str) -> str:
     try:
         return json.dumps(dict(record), allow_nan=False, default=plain) + "\n"
     except ValueError as exc:
-        bad = [key for key, value in record.items() if not _is_finite(value)]
+        bad = [key for key, value in record.items() if re.search("NaN|Infinity", json.dumps(value, default=plain))]
         raise ValueError(
             f"{what} at step {record.get('step')}: {', '.join(bad) or 'a value'} is NaN or infinite; "
             "the run diverged or a metric is wrong (None stands for 'not measured')"
         ) from exc
-
-
-def _is_finite(value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False, default=plain)
-    except ValueError:
-        return False
-    return True
 
 
 def plain(value: Any) -> Any:
@@ -212,10 +214,7 @@ def plain(value: Any) -> Any:
 
 
 def read_object(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON file that holds one mapping.
-
-    Args:
-        shape: the type of each value that must be there, as for ``isinstance``.
+    """A JSON file that holds one mapping, whose values have the types of ``shape``.
 
     Raises:
         OSError: if the file cannot be read.
@@ -232,7 +231,9 @@ def _parsed(text: str | bytes) -> Any:
 
 
 def check(record: Any, shape: Mapping[str, Any], others: Any = object) -> dict[str, Any]:
-    """A mapping with values of these types, and no number beyond all measure; what is missing becomes None.
+    """A mapping with values of these types (as for ``isinstance``), and no number beyond all measure.
+
+    What is missing becomes None; ``others`` is the type of what ``shape`` does not name.
 
     Raises:
         ValueError: if it is not.
@@ -257,18 +258,16 @@ def read_lines(path: Path, shape: Mapping[str, Any] | None = None, others: Any =
     """Read a JSON-lines file that a killed process may have left with half a last line.
 
     Args:
-        shape: as for ``read_object``; ``step`` is asked for in any case.
+        shape: as for ``check``; ``step`` is asked for in any case.
         others: the type of every value that ``shape`` does not name.
 
     Raises:
         ScopeError: if a line is no such record (the last may be cut off), with file and line number.
     """
     with plain_disk_errors(path):
-        lines = path.read_bytes().decode(errors="replace").split("\n")
-    while lines and not lines[-1].strip():
-        lines.pop()
+        lines = path.read_bytes().decode(errors="replace").rstrip().split("\n")
     records = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines if lines != [""] else [], start=1):
         try:
             records.append(check(_parsed(line), {"step": int, **(shape or {})}, others))
         except ValueError as exc:
@@ -294,20 +293,17 @@ def take_lock(path: Path) -> FileLock | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # the library's way out where there are no locks is a file that outlives a killed process
         lock = FileLock(path, timeout=LOCK_SECONDS, fallback_to_soft=False)
-        try:
+        with contextlib.suppress(Timeout):
             lock.acquire()
-        except Timeout:
-            return None
-    return lock
+            return lock
+    return None
 
 
 def is_locked(path: Path) -> bool:
     """Whether a process holds this lock; nothing is written."""
-    try:
-        with path.open("rb") as file:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
+        except BlockingIOError:
+            return True
     return False

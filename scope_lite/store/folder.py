@@ -24,40 +24,22 @@ import psutil
 import yaml
 from filelock import FileLock
 
-from scope_lite.store import checkpoints, provenance
+from scope_lite.store import checkpoints, files, provenance
 from scope_lite.store.checkpoints import Checkpoint
 from scope_lite.store.errors import ScopeError, first_line
-from scope_lite.store.files import (
-    Number,
-    append_text,
-    is_locked,
-    json_line,
-    log,
-    plain_disk_errors,
-    read_lines,
-    read_object,
-    remove,
-    replace_text,
-    sweep,
-    sync,
-    take_lock,
-)
+from scope_lite.store.plain_yaml import flat, read_yaml
 
 if TYPE_CHECKING:
     import torch
 
+MadeOf = Mapping[str, Mapping[str, Any]]
 RECORDS = ("metrics.jsonl", "timing.jsonl", "rollouts.jsonl")
 RESULTS = ("metrics.jsonl", "rollouts.jsonl")  # the records that are the same at every repetition
 SPARE_SUFFIXES = (".old", ".fresh")
 STATES = ("running", "failed", "finished")
 STATUS = {"state": str, "step": int, "steps": int, "pid": int | None, "since": float | None, "reason": str | None}
 UNKNOWN: dict[str, Any] = {"state": "unknown", "step": 0, "steps": 0, "pid": None, "since": None, "reason": None}
-PROVENANCE = {"fingerprint": str, "started": str, "resumed": list}
-
-
-def folder_path(root: Path, name: str, fingerprint: str) -> Path:
-    """Where a run with this name and configuration lives."""
-    return Path(root) / f"{name}-{fingerprint[:8]}"
+PROVENANCE = {"started": str, "resumed": list, "made_of": dict | None}
 
 
 def lock_path(path: Path) -> Path:
@@ -73,23 +55,47 @@ def read_status(path: Path) -> dict[str, Any]:
 
     An absent or unreadable file gives state "unknown".
     """
-    try:
-        status = read_object(path / "status", STATUS)
-    except (OSError, ValueError):
-        status = {}
+    status = _read(path / "status", STATUS)
     if status.get("state") not in STATES:
         return dict(UNKNOWN)
-    if status["state"] == "running" and not is_locked(lock_path(path)):
+    if status["state"] == "running" and not files.is_locked(lock_path(path)):
         status["state"] = "interrupted"
     return status
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
     """Where the run came from; nothing if the file is absent or damaged."""
+    return _read(path / "provenance.json", PROVENANCE)
+
+
+def _read(path: Path, shape: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return read_object(path / "provenance.json", PROVENANCE)
+        return files.read_object(path, shape)
     except (OSError, ValueError):
         return {}
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration saved in a run folder, empty if it never got that far or is damaged."""
+    try:
+        config = read_yaml(path / "config.yaml")
+    except ScopeError:
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def changed_since(path: Path, made_of: MadeOf) -> list[str]:
+    """Settings, and files that it reads, by which the run in this folder is another one than asked for.
+
+    Nothing where the folder does not tell: an earlier version made it, or its provenance is lost.
+    """
+    try:
+        told = files.check(read_provenance(path).get("made_of"), {"settings": dict, "files": dict})
+    except ValueError:
+        return []
+    changed = [key for key, value in told["settings"].items() if made_of["settings"].get(key, value) != value]
+    before, now = told["files"], made_of["files"]
+    return changed + [name for name in {**before, **now} if before.get(name) != now.get(name)]
 
 
 def recorded_format(path: Path) -> str:
@@ -121,11 +127,11 @@ class RunFolder:
         ScopeError: if another process writes this run, or the folder belongs to another configuration.
     """
 
-    def __init__(self, root: Path, config: Mapping[str, Any], name: str, fingerprint: str, fresh: bool = False) -> None:
-        self.path = self.final = folder_path(root, name, fingerprint)
-        self._fresh_path, self._old_path = (self.final.with_name(self.final.name + end) for end in (".fresh", ".old"))
-        self.name, self._config = name, dict(config)
-        self._fingerprint, self._fresh = fingerprint, fresh
+    def __init__(self, path: Path, config: Mapping[str, Any], made_of: MadeOf, fresh: bool = False) -> None:
+        """``config`` is kept to be read; ``made_of`` (``settings``, ``files``) is what tells this run from others."""
+        self.path = self.final = path
+        self._fresh_path, self._old_path = (path.with_name(path.name + end) for end in (".fresh", ".old"))
+        self._config, self._made_of, self._fresh = dict(config), made_of, fresh
         self.finished = False
         self._status: dict[str, Any] = {}
         self._provenance: dict[str, Any] = {}
@@ -134,20 +140,38 @@ class RunFolder:
     # -- entering and leaving ------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        if not self._is_done():
+            self._take_lock()
+            try:
+                self._settle_swap()
+                if not self._is_done():  # or it finished while we waited for the lock
+                    self._prepare()
+            except BaseException:
+                self._release()
+                raise
+        return self
+
+    def _is_done(self) -> bool:
         self.finished = not self._fresh and is_finished(self.final)
         if self.finished:
-            return self
-        self._take_lock()
-        try:
-            self._settle_swap()
-            # it may have finished while we waited for the lock
-            self.finished = not self._fresh and is_finished(self.final)
-            if not self.finished:
-                self._prepare()
-        except BaseException:
-            self._release()
-            raise
-        return self
+            self._refuse_another()
+        return self.finished
+
+    def _refuse_another(self) -> None:
+        if changed := changed_since(self.path, self._made_of):
+            told = f"run folder {self.path} belongs to another configuration ({', '.join(changed[:3])} differ)"
+            raise ScopeError(f"{told}; use another root with --out")
+
+    def _refuse_named_before(self) -> None:
+        """An earlier version gave this run another name; whether its models are the same now, only its owner knows."""
+        ours = flat(self._config)
+        for path in sorted(self.final.parent.glob(f"{self.final.name.rpartition('-')[0]}-*")):
+            told, config = read_provenance(path), flat(read_config(path))
+            if told and not told["made_of"] and config and all(ours.get(k, v) == v for k, v in config.items()):
+                raise ScopeError(
+                    f"{path} holds this run under the name that an earlier version gave it: if its models are still "
+                    f"the same, rename the folder to {self.final.name}; else train anew with --fresh"
+                )
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -162,7 +186,7 @@ class RunFolder:
             self._release()
 
     def _take_lock(self) -> None:
-        self._lock = take_lock(lock_path(self.final))
+        self._lock = files.take_lock(lock_path(self.final))
         if self._lock is None:
             owners = [read_status(path) for path in (self._fresh_path, self.final)]
             running = next((owner for owner in owners if owner["state"] == "running"), UNKNOWN)
@@ -180,56 +204,49 @@ class RunFolder:
     def _settle_swap(self) -> None:
         """Complete or undo a swap in which an earlier process was killed."""
         if is_finished(self._fresh_path):
-            self._swap()
-        with plain_disk_errors(self.final):
+            files.swap(self._fresh_path, self.final, self._old_path)
+        with files.plain_disk_errors(self.final):
             if not self.final.exists() and self._old_path.exists():
                 self._old_path.rename(self.final)
-        remove(self._old_path)
-
-    def _swap(self) -> None:
-        with plain_disk_errors(self.final):
-            if os.path.lexists(self.final):
-                remove(self._old_path)
-                self.final.rename(self._old_path)
-            self._fresh_path.rename(self.final)
-        remove(self._old_path)
+        files.remove(self._old_path)
 
     def _prepare(self) -> None:
-        remove(self._fresh_path)
+        if not self._fresh and not os.path.lexists(self.final):
+            self._refuse_named_before()
+        files.remove(self._fresh_path)
         if self._fresh and is_finished(self.final):
             self.path = self._fresh_path
         elif self._fresh:
-            remove(self.final)
+            files.remove(self.final)
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise ScopeError(
                 f"{self.path} is no folder, but a file or a link to what is not there: put the folder back, or start "
                 "anew with --fresh"
             )
-        with plain_disk_errors(self.path):
+        with files.plain_disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         self._provenance = read_provenance(self.path)
-        if self._provenance.get("fingerprint", self._fingerprint) != self._fingerprint:
-            raise ScopeError(f"run folder {self.path} belongs to another configuration; use another root with --out")
-        sweep(self.path)
+        self._refuse_another()
+        files.sweep(self.path)
         steps = int(self._config.get("steps") or 0)
         self._status = {"state": "running", "step": read_status(self.path)["step"], "steps": steps}
         self._set_status(pid=os.getpid(), since=psutil.Process().create_time(), reason=None)
         self._begin_session()
+        files.replace_text(self.path / "config.yaml", yaml.safe_dump(self._config, sort_keys=False))
         for name in RECORDS:
-            append_text(self.path / name, "")
+            files.append_text(self.path / name, "")
 
     def _begin_session(self) -> None:
-        facts = provenance.collect()
-        told, config = self._provenance, self.path / "config.yaml"
+        facts, told = provenance.collect(), self._provenance
         if told:
             told["resumed"] = [session for session in told["resumed"] if isinstance(session, dict)] + [facts]
         else:
-            told |= {"fingerprint": self._fingerprint, **facts, "resumed": []}
-            if config.exists():
+            told |= {**facts, "resumed": []}
+            if (self.path / "config.yaml").exists():
                 told["note"] = "written anew: the file of the sessions before was lost or damaged"
-                log.warning("%s was lost or damaged; written anew", self.path / "provenance.json")
+                files.log.warning("%s was lost or damaged; written anew", self.path / "provenance.json")
+        told["made_of"] = self._made_of
         self._write_provenance()
-        replace_text(config, yaml.safe_dump(self._config, sort_keys=False))
 
     def computes_in(self, number_format: str) -> None:
         """Put the number format of this run's models on record."""
@@ -238,7 +255,7 @@ class RunFolder:
         self._write_provenance()
 
     def _write_provenance(self) -> None:
-        replace_text(self.path / "provenance.json", json.dumps(self._provenance, indent=1) + "\n")
+        files.replace_text(self.path / "provenance.json", json.dumps(self._provenance, indent=1) + "\n")
 
     def _end_session(self) -> None:
         told = self._provenance
@@ -257,9 +274,9 @@ class RunFolder:
             ScopeError: if the disk is full.
         """
         self._must_be_open()
-        lines = json_line(metrics, "metrics"), json_line({"step": metrics["step"], **timing}, "timing")
-        for name, line in zip(RECORDS, lines, strict=False):
-            append_text(self.path / name, line)
+        lines = files.json_line(metrics, "metrics"), files.json_line({"step": metrics["step"], **timing}, "timing")
+        files.append_text(self.path / "metrics.jsonl", lines[0])
+        files.append_text(self.path / "timing.jsonl", lines[1])
 
     def log_rollouts(self, rollouts: Sequence[Mapping[str, Any]]) -> None:
         """Append dialogues to read later, one JSON line each; every one needs ``step``.
@@ -270,13 +287,14 @@ class RunFolder:
         self._must_be_open()
         if any("step" not in rollout for rollout in rollouts):
             raise ValueError("every logged rollout needs its step")
-        append_text(self.path / "rollouts.jsonl", "".join(json_line(rollout, "rollout") for rollout in rollouts))
+        lines = [files.json_line(rollout, "rollout") for rollout in rollouts]
+        files.append_text(self.path / "rollouts.jsonl", "".join(lines))
 
     def save_checkpoint(self, step: int, tensors: dict[str, dict[str, torch.Tensor]], state: dict[str, Any]) -> Path:
         """Write ``checkpoints/step_<step>``, with what the records hold at this moment; the last two stay."""
         self._must_be_open()
         for name in RECORDS:
-            sync(self.path / name)
+            files.sync(self.path / name)
         records = {name: _seal((self.path / name).read_bytes()) for name in RESULTS}
         return checkpoints.save(self.path / "checkpoints", step, tensors, state, records)
 
@@ -294,22 +312,23 @@ class RunFolder:
             return checkpoints.load_newest(folder)
         found = self._newest_with_records(folder)
         for name in RESULTS:
-            with plain_disk_errors(self.path / name):
+            with files.plain_disk_errors(self.path / name):
                 os.truncate(self.path / name, found.records[name]["bytes"] if found and found.records else 0)
-        _truncate_timing(self.path / "timing.jsonl", [r["step"] for r in read_lines(self.path / "metrics.jsonl")])
+        _truncate_timing(self.path / "timing.jsonl", [r["step"] for r in files.read_lines(self.path / "metrics.jsonl")])
         if found:
             checkpoints.drop_older(folder, found.step)
         self._set_status(step=found.step if found else 0)
         return found
 
     def _newest_with_records(self, folder: Path) -> Checkpoint | None:
-        now = {name: (self.path / name).read_bytes() for name in RESULTS}
-        found = None
+        now, found = {name: (self.path / name).read_bytes() for name in RESULTS}, None
         for found in checkpoints.whole(folder):
-            told = found.records or {}
+            told = found.records
             if told and all(_seal(now[name][: told[name]["bytes"]]) == told[name] for name in RESULTS):
                 return found
-            log.warning("metrics or dialogues before %s are not what they were; trying the one before it", found.path)
+            files.log.warning(
+                "metrics or dialogues before %s are not what they were; trying the one before", found.path
+            )
         if found:
             raise ScopeError(
                 f"{self.path}: no checkpoint goes with metrics.jsonl and rollouts.jsonl (lines were lost, doubled or "
@@ -331,17 +350,17 @@ class RunFolder:
         self._must_be_open()
         self._end_session()
         # from the file, for a run that was killed after its last step has no numbers at hand
-        (summary,) = read_lines(self.path / "metrics.jsonl", others=Number)[-1:] or [{}]
+        (summary,) = files.read_lines(self.path / "metrics.jsonl", others=files.Number)[-1:] or [{}]
         self._set_status(state="finished", step=self._status["steps"], reason=None, summary=summary)
         self.finished = True
         if self.path != self.final:
-            self._swap()
+            files.swap(self.path, self.final, self._old_path)
             self.path = self.final
         return self.path
 
     def _set_status(self, **changes: Any) -> None:
         self._status.update(changes)
-        replace_text(self.path / "status", json.dumps(self._status) + "\n")
+        files.replace_text(self.path / "status", json.dumps(self._status) + "\n")
 
     def _must_be_open(self) -> None:
         if self.finished or self._lock is None:
@@ -362,10 +381,10 @@ def _seal(data: bytes) -> dict[str, Any]:
 
 def _truncate_timing(path: Path, steps: list[int]) -> None:
     """Keep the timings of these steps, one each: no result rests on them, so what is lost is told and left out."""
-    records = {}
+    records: dict[int, dict[str, Any]] = {}
     with contextlib.suppress(ScopeError):
-        records = {record["step"]: record for record in read_lines(path, others=Number)}
+        records = {record["step"]: record for record in files.read_lines(path, others=files.Number)}
     kept = [records[step] for step in steps if step in records]
     if len(kept) < len(steps):
-        log.warning("%s was damaged: the times of %d steps are lost", path, len(steps) - len(kept))
-    replace_text(path, "".join(json_line(record, "timing") for record in kept))
+        files.log.warning("%s was damaged: the times of %d steps are lost", path, len(steps) - len(kept))
+    files.replace_text(path, "".join(files.json_line(record, "timing") for record in kept))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -27,14 +28,16 @@ def value_in(variable: str) -> str:
 
 def paths_in(variable: str) -> list[Path]:
     """The files or folders that an environment variable lists as PATH does; none if it is unset or empty."""
-    listed = value_in(variable).split(os.pathsep)
-    return [Path(os.path.abspath(expanded(part))) for part in listed if part.strip()]
+    return [_absolute(part) for part in value_in(variable).split(os.pathsep) if part.strip()]
 
 
 def path_in(variable: str) -> Path | None:
     """The one file or folder that an environment variable names; None if it is unset or empty."""
-    given = value_in(variable)
-    return Path(os.path.abspath(expanded(given))) if given else None
+    return _absolute(given) if (given := value_in(variable)) else None
+
+
+def _absolute(text: str) -> Path:
+    return Path(os.path.abspath(expanded(text)))
 
 
 def expanded(text: str | Path) -> Path:
@@ -76,26 +79,20 @@ def place_fault(text: str) -> str:
     return ""
 
 
-def checked_name(name: str, what: str) -> str:
-    """The name itself, if it may become part of a path.
+def checked_name(text: str, what: str, fault: Callable[[str], str] = name_fault) -> str:
+    """The text itself, if it may become part of a path.
 
     Raises:
         ScopeError: why it may not.
     """
-    if fault := name_fault(name):
-        raise ScopeError(f"{what} {name[: LONGEST_NAME + 1]!r}: {fault}")
-    return name
+    if why := fault(text):
+        raise ScopeError(f"{what} {text[: LONGEST_NAME + 1]!r}: {why}")
+    return text
 
 
 def checked_place(text: str, what: str) -> str:
-    """The text itself, if a file system may hold a file or folder of that name.
-
-    Raises:
-        ScopeError: why it may not.
-    """
-    if fault := place_fault(text):
-        raise ScopeError(f"{what} {text[: LONGEST_NAME + 1]!r}: {fault}")
-    return text
+    """The same for what may be the path of a file or folder."""
+    return checked_name(text, what, place_fault)
 
 
 def cache_folder() -> Path:

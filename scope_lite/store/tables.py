@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scope_lite.store.checkpoints import steps_in
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.files import Number, read_lines, remove, take_lock
-from scope_lite.store.folder import SPARE_SUFFIXES, is_finished, lock_path, read_provenance, read_status
-from scope_lite.store.plain_yaml import read_yaml
+from scope_lite.store.folder import SPARE_SUFFIXES, is_finished, lock_path, read_config, read_provenance, read_status
+from scope_lite.store.plain_yaml import flat
 
 if TYPE_CHECKING:
     import pandas as pd  # takes a second to import: the command line starts without it
 
 LABELS = ("method", "world", "seed", "model")
-LIST_COLUMNS = ["name", "state", "step", "steps", "reward", "size_mb", "started", "reason"]
 
 
 # -- loading ------------------------------------------------------------------------------------------------------
@@ -56,15 +54,6 @@ def _load(folders: Iterable[Path], name: str, values: Any) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["run", *LABELS, "step"])
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration saved in a run folder, empty if it never got that far or is damaged."""
-    try:
-        config = read_yaml(folder / "config.yaml")
-    except ScopeError:
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
 # -- listing and finding ------------------------------------------------------------------------------------------
 
 
@@ -72,31 +61,25 @@ def list_runs(root: Path) -> pd.DataFrame:
     """Every run under ``root``, by name: state, steps done, last reward, size in MB, start in UTC."""
     import pandas as pd
 
-    folders = _run_folders(root)
-    return pd.DataFrame([_summary(folder) for folder in folders], columns=LIST_COLUMNS)
+    columns = ["name", "state", "step", "steps", "reward", "size_mb", "started", "reason"]
+    return pd.DataFrame([_summary(folder) for folder in _run_folders(root)], columns=columns)
 
 
 def _run_folders(root: Path) -> list[Path]:
-    root = Path(root)
-    return sorted(path for path in root.iterdir() if (path / "status").is_file()) if root.is_dir() else []
+    return sorted(path for path in Path(root).glob("*") if (path / "status").is_file())
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    status = read_status(folder)
-    try:
+    rewards = [None]
+    with contextlib.suppress(OSError, ScopeError):
         records = read_lines(folder / "metrics.jsonl", others=Number)
-        rewards = [record["reward"] for record in records if "reward" in record]
-    except (OSError, ScopeError):
-        rewards = []
+        rewards += [record["reward"] for record in records if "reward" in record]
     return {
         "name": folder.name,
-        "state": status["state"],
-        "step": status["step"],
-        "steps": status["steps"],
-        "reward": rewards[-1] if rewards else None,
+        **read_status(folder),
+        "reward": rewards[-1],
         "size_mb": round(_size(folder) / 1e6, 2),
         "started": read_provenance(folder).get("started"),
-        "reason": status.get("reason"),
     }
 
 
@@ -114,33 +97,27 @@ def find(root: Path, name: str | Path) -> Path:
     Raises:
         ScopeError: if there is none, or more than one.
     """
-    as_path = Path(name)
-    if (as_path / "status").is_file():
-        return as_path
+    if (Path(name) / "status").is_file():
+        return Path(name)
     folders = {path.name: path for path in _run_folders(root)}
-    if str(name) in folders:
-        return folders[str(name)]
     matches = [run for run in folders if run.startswith(str(name)) and not run.endswith(SPARE_SUFFIXES)]
-    if len(matches) > 1:
+    if str(name) not in folders and len(matches) > 1:
         raise ScopeError(f"{name!r} fits {len(matches)} runs: {', '.join(matches)}; give more of the name")
-    if not matches:
+    if str(name) not in folders and not matches:
         raise ScopeError(closest(str(name), list(folders), f"run (in {root})"))
-    return folders[matches[0]]
+    return folders.get(str(name)) or folders[matches[0]]
 
 
 # -- comparing ----------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Two runs side by side.
-
-    ``config`` has columns ``key a b`` for the settings that differ; ``metrics`` has ``metric a b difference``
-    (b minus a) for the last value of each number, with ``step_a step_b`` where it was taken.
-    """
+class Comparison(NamedTuple):
+    """Two runs side by side."""
 
     config: pd.DataFrame
+    """``key a b``: the settings that differ"""
     metrics: pd.DataFrame
+    """``metric step_a a step_b b difference``: the last value of each number, where it was taken, and b minus a"""
 
 
 def compare(a: Path, b: Path) -> Comparison:
@@ -151,19 +128,12 @@ def compare(a: Path, b: Path) -> Comparison:
     """
     import pandas as pd
 
-    first, second = (_flatten(read_config(Path(folder))) for folder in (a, b))
+    first, second = (flat(read_config(Path(folder))) for folder in (a, b))
     settings = [(key, first.get(key), second.get(key)) for key in {**first, **second}]
     config = pd.DataFrame([row for row in settings if row[1] != row[2]], columns=["key", "a", "b"])
     ends, others = (_last_values(Path(folder)) for folder in (a, b))
     rows = [(name, *ends[name], *others[name], others[name][1] - ends[name][1]) for name in ends if name in others]
     return Comparison(config, pd.DataFrame(rows, columns=["metric", "step_a", "a", "step_b", "b", "difference"]))
-
-
-def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _last_values(folder: Path) -> dict[str, tuple[int, float]]:
@@ -176,8 +146,7 @@ def _last_values(folder: Path) -> dict[str, tuple[int, float]]:
 # -- pruning ------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Prunable:
+class Prunable(NamedTuple):
     """A folder that prune removes (or would), why, and its size in bytes."""
 
     path: Path
@@ -203,38 +172,34 @@ def prune(
     Raises:
         ScopeError: if a folder may not be removed.
     """
-    spared = tuple(keep)
-    gone = []
+    spared, gone = tuple(keep), []
     for folder in _run_folders(root):
-        if spared and folder.name.startswith(spared):
-            continue
-        lock = take_lock(lock_path(folder))
+        # a run whose lock another process holds is in use
+        lock = None if folder.name.startswith(spared) else take_lock(lock_path(folder))
         if lock is None:
             continue
         try:
-            for item in _prunable(folder, finished, checkpoints):
-                if item.path.is_symlink():
-                    item = Prunable(item.path, f"{item.why}; a link, {item.path.readlink()} stays", 0)
-                gone.append(item)
+            for path, why in _prunable(folder, finished, checkpoints):
+                linked = path.is_symlink()
+                told = f"{why}; a link, {path.readlink()} stays" if linked else why
+                gone.append(Prunable(path, told, 0 if linked else _size(path)))
                 if not dry_run:
-                    remove(item.path)
+                    remove(path)
         finally:
             lock.release()
     return gone
 
 
-def _prunable(folder: Path, finished: bool, checkpoints: bool) -> list[Prunable]:
-    """What may go of a run whose lock we hold."""
+def _prunable(folder: Path, finished: bool, checkpoints: bool) -> list[tuple[Path, str]]:
+    """What may go of a run whose lock we hold, and why."""
     if folder.name.endswith(SPARE_SUFFIXES):
         # killed in the middle of a swap: the only copy of a finished run may carry this name
         base = folder.with_name(folder.name.rsplit(".", 1)[0])
-        return [Prunable(folder, "left over from a --fresh run", _size(folder))] if is_finished(base) else []
+        return [(folder, "left over from a --fresh run")] if is_finished(base) else []
     state = read_status(folder)["state"]
     if state != "finished":
         # the lock that makes it look running is ours
-        return [Prunable(folder, "interrupted" if state == "running" else state, _size(folder))]
+        return [(folder, "interrupted" if state == "running" else state)]
     if finished:
-        return [Prunable(folder, "finished", _size(folder))]
-    if checkpoints:
-        return [Prunable(path, "older checkpoint", _size(path)) for path in steps_in(folder / "checkpoints")[:-1]]
-    return []
+        return [(folder, "finished")]
+    return [(path, "older checkpoint") for path in steps_in(folder / "checkpoints")[:-1]] if checkpoints else []

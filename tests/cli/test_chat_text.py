@@ -26,6 +26,7 @@ from scope_lite.method.config import load_config
 from scope_lite.method.cotraining import open_partner
 from scope_lite.method.dialogue import CONTEXT, WrittenSeat
 from scope_lite.method.learner import Learner
+from scope_lite.method.made_of import made_of
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene, draw_personas
@@ -213,8 +214,8 @@ def test_undo_takes_back_one_reply_and_the_same_reply_gives_the_same_act(model):
     for left in ("Hello", None):
         with pytest.raises(Again):
             played.talk.undo()
-        assert said_by(Played(played.talk).go_on(), "agent")[-1:] and played.talk.record[-1].message.speaker == "agent"
-        assert [s.message.said for s in played.talk.record if s.message.speaker == YOU] == [left] * bool(left)
+        assert said_by(Played(played.talk).go_on(), "agent")[-1:] and played.talk.record[-1].speaker == "agent"
+        assert [m.said for m in played.talk.record if m.speaker == YOU] == [left] * bool(left)
     with pytest.raises(ScopeError, match="nothing to take back"):
         played.talk.undo()
 
@@ -293,6 +294,6 @@ def test_a_run_on_any_engine_is_talked_to_through_transformers(run):
     config = config.model_copy(update={"text": config.text.model_copy(update={"rollout_engine": "vllm"})})
     (run / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")), encoding="utf-8")
     facts = json.loads((run / "provenance.json").read_text(encoding="utf-8"))
-    (run / "provenance.json").write_text(json.dumps({**facts, "fingerprint": config.fingerprint()}), encoding="utf-8")
+    (run / "provenance.json").write_text(json.dumps({**facts, "made_of": made_of(config)}), encoding="utf-8")
     policy = load_policy(run, run.parent)
     assert policy.scene.config.text.rollout_engine == "hf"

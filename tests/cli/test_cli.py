@@ -265,7 +265,8 @@ def wait_for(condition, seconds: float = 60) -> None:
 
 def finished_run(root: Path, seed: int) -> Path:
     config = {"method": "single", "world": "persuasion", "seed": seed, "model": "qwen3-tiny", "steps": 1}
-    with runs.RunFolder(root, config, f"persuasion-single-seed{seed}", f"{seed}0000000") as run:
+    made_of = {"settings": config, "files": {}}
+    with runs.RunFolder(root / f"persuasion-single-seed{seed}-{seed}0000000", config, made_of) as run:
         run.log({"step": 1, "reward": 0.25 * seed}, {})
         run.progress(1, 1)
         return run.finish()

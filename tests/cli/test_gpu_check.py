@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from scope_lite.cli import app
-from scope_lite.cli.gpu_check import CHECKS, Check, Result, measure, run_check, run_config, selected
+from scope_lite.cli.gpu_check import CHECKS, Check, Result, measure, run_check
 from tests.method.test_text_training import model  # noqa: F401  (a fixture: a tiny random chat model)
 
 MODULE: Any = sys.modules["scope_lite.cli.gpu_check"]
@@ -27,16 +27,13 @@ def test_without_a_gpu_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_every_engine_is_checked_on_a_gpu_and_what_can_run_on_a_cpu() -> None:
-    gpu, cpu = selected(on_cpu=False), selected(on_cpu=True)
-    assert {c.name for c in (*gpu, *cpu)} == {c.name for c in CHECKS} and len({check.name for check in CHECKS}) == len(
-        CHECKS
-    )
-    configs = [run_config(check, "smollm2", on_cpu=False) for check in gpu]
-    assert {(c.text.training_engine, c.text.rollout_engine) for c in configs} >= {
-        ("hf", "hf"), ("unsloth", "vllm"), ("hf", "vllm"),
-    }  # fmt: skip
-    assert {c.text.device for c in configs} == {"auto"} and "verbalized" in {c.method for c in configs}
-    assert all(run_config(check, "smollm2", on_cpu=True).text.device == "cpu" for check in cpu)
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    gpu, cpu = ([check.config("smollm2", on_cpu) for check in CHECKS] for on_cpu in (False, True))
+    engines = [{(c.text.training_engine, c.text.rollout_engine) for c in configs} for configs in (gpu, cpu)]
+    assert engines[0] == {("hf", "hf"), ("unsloth", "vllm"), ("hf", "vllm")}
+    assert engines[1] == {("hf", "hf"), ("unsloth", "hf"), ("hf", "vllm")}
+    assert {c.text.device for c in gpu} == {"auto"} and {c.text.device for c in cpu} == {"cpu"}
+    assert {c.method for c in gpu} == {"single", "verbalized", "cotraining", "population"}
 
 
 def test_a_missing_package_is_no_failure_and_a_dead_process_tells_its_last_words(
@@ -60,7 +57,7 @@ def test_a_missing_package_is_no_failure_and_a_dead_process_tells_its_last_words
 
 def test_the_table_shows_each_result_and_a_failure_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     told = [Result("a", True, "fine", 123.4, 1.5, 1.4), Result("b", None, "vllm is not installed")]
-    monkeypatch.setattr(MODULE, "selected", lambda on_cpu: [Check(r.name) for r in told])
+    monkeypatch.setattr(MODULE, "CHECKS", [Check(r.name) for r in told])
     monkeypatch.setattr(MODULE, "run_check", lambda check, *_: next(r for r in told if r.name == check.name))
     done = CliRunner().invoke(app, ["gpu-check", "--cpu"])
     assert done.exit_code == 0 and all(word in done.stdout for word in ("pass", "123", "1.5", "1.4", "not here"))

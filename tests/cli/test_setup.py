@@ -339,14 +339,14 @@ def test_every_failed_check_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_package_at_another_version_than_the_locks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "package_version", lambda name: "0.0.1")
-    check = machine.check_locked("peft")
+    check = machine.check_package("peft")
     assert not check.ok and check.required and CPU["peft"] in check.remedy
 
 
 def test_an_absent_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "package_version", lambda name: None)
-    assert machine.check_locked("peft").detail == "not installed"
-    assert not machine.check_gpu_package("vllm").required
+    assert machine.check_package("peft").detail == "not installed"
+    assert not machine.check_package("vllm").required
 
 
 @pytest.mark.parametrize(("inside", "ok"), [("domains/retail", True), ("magnetics", False)])

@@ -5,9 +5,7 @@ import pandas as pd
 import pytest
 
 from scope_lite.experiments import claims, runs_of
-from scope_lite.experiments.claims.data import HELD_OUT, LACKED_MINUS_OWN
-from scope_lite.experiments.claims.sentences import BEGIN, END
-from scope_lite.experiments.claims.verdicts import holds_once, with_member_groups
+from scope_lite.experiments.claims import BEGIN, END, HELD_OUT, LACKED_MINUS_OWN, holds_once, with_member_groups
 from scope_lite.experiments.contrasts import MARGIN
 from scope_lite.figures.notebook import run_summaries
 from scope_lite.measure.stats import Interval

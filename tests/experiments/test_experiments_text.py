@@ -9,7 +9,7 @@ import pytest
 
 from scope_lite.envs.donation import PAYMENT, read_pledge
 from scope_lite.experiments import EXPERIMENTS, as_text, dialogues, frozen_table, runs_of
-from scope_lite.experiments.dialogues import first_and_last, frozen_dialogues
+from scope_lite.experiments.tables import first_and_last, frozen_dialogues
 from scope_lite.figures.training import note
 from scope_lite.method.panel_file import read_panel
 from scope_lite.store.errors import ScopeError

@@ -1,7 +1,5 @@
 """The shipped models: small, ordinary, close to the exact users; and the build that makes them."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -46,17 +44,6 @@ def test_the_panel_has_every_kind_of_member():
     assert modes == set(WORLD.spec.prior)
     outside = next(m for m in members if m.kind == "outside")
     assert sum(share for z, share in outside.population.items() if z not in WORLD.spec.prior) >= 0.5
-
-
-def test_the_manifest_names_every_file_by_its_content():
-    for folder in {p.parent for p in SHIPPED}:
-        before = (folder / "manifest.json").read_text(encoding="utf-8")
-        manifest = json.loads(before)
-        files = {**manifest["panel"], **{k: v for family in manifest["families"].values() for k, v in family.items()}}
-        on_disk = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {"manifest.json"}
-        assert set(files) == on_disk
-        nano.write_manifest(folder, read_panel(folder.name))
-        assert (folder / "manifest.json").read_text(encoding="utf-8") == before
 
 
 def test_taught_distributions_are_those_of_the_exact_users():

@@ -56,18 +56,8 @@ def dialogues() -> list[Dialogue]:
 
 
 def settings(base: Path, **changes: object) -> FinetuneConfig:
-    config = FinetuneConfig(
-        role="persuadee",
-        model=str(base),
-        steps=7,
-        dialogues_per_step=2,
-        learning_rate=2e-2,
-        warmup_steps=2,
-        rank=2,
-        evaluate_every=3,
-        checkpoint_every=2,
-        valid_dialogues=3,
-    )
+    few = dict(steps=7, dialogues_per_step=2, warmup_steps=2, rank=2, evaluate_every=3, checkpoint_every=2)
+    config = FinetuneConfig(role="persuadee", model=str(base), learning_rate=2e-2, valid_dialogues=3, **few)
     return dataclasses.replace(config, **changes)
 
 
@@ -85,9 +75,8 @@ def settings(base: Path, **changes: object) -> FinetuneConfig:
 def test_spoken_are_exactly_the_own_words_and_turn_ends(base: Path, role: str, first: int, own: list[str]) -> None:
     tokenizer = load_model(base).tokenizer
     example = encode(dialogue(first=first), role, ChatFormat(tokenizer), 2048)
-    spoken = tokenizer.decode(
-        [token for token, mine in zip(example.transcript.ids, example.transcript.generated, strict=True) if mine]
-    )
+    ids, own_ids = example.transcript.ids, example.transcript.generated
+    spoken = tokenizer.decode([token for token, mine in zip(ids, own_ids, strict=True) if mine])
     assert spoken == "".join(f"{text}</s>" for text in own)
     assert not example.cut
 
@@ -105,11 +94,10 @@ def test_ids_equal_the_chat_template_rendered_once(base: Path, role: str) -> Non
 
 def test_a_simulator_is_asked_with_the_very_tokens_that_its_adapter_learned_from(base: Path) -> None:
     loaded = load_model(base)
-    example = encode(dialogue(), "persuadee", ChatFormat(loaded.tokenizer), 2048)
+    example = encode(dialogue(), "persuadee", ChatFormat(loaded.tokenizer), 2048).transcript
     asked = TextSampler(loaded).prompt_ids(persuadee_chat(["hello", "hi there", "give money?"]), 8)
-    assert example.transcript.ids[: len(asked)] == asked and example.transcript.generated[
-        len(asked) - 1 : len(asked) + 1
-    ] == [False, True]
+    assert example.ids[: len(asked)] == asked
+    assert example.generated[len(asked)] and not example.generated[len(asked) - 1]
 
 
 def test_turns_of_one_person_in_a_row_are_one_turn(base: Path) -> None:
@@ -123,11 +111,8 @@ def test_a_long_dialogue_loses_whole_exchanges_at_its_end(base: Path) -> None:
     chat = ChatFormat(load_model(base).tokenizer)
     whole = encode(dialogue(), "persuadee", chat, 2048)
     cut = encode(dialogue(), "persuadee", chat, len(whole.transcript.ids) - 1)
-    assert (
-        cut.cut
-        and cut.transcript.ids == whole.transcript.ids[: len(cut.transcript.ids)]
-        and cut.transcript.ids[-1] == chat.tokenizer.eos_token_id
-    )
+    ids = cut.transcript.ids
+    assert cut.cut and ids == whole.transcript.ids[: len(ids)] and ids[-1] == chat.tokenizer.eos_token_id
     with pytest.raises(ScopeError, match="no turn of the persuadee fits 20 tokens"):
         encode(dialogue(), "persuadee", chat, 20)
 
@@ -147,20 +132,15 @@ def test_the_loss_is_the_spoken_tokens_and_no_others(base: Path) -> None:
     example = encode(dialogue(), "persuadee", ChatFormat(loaded.tokenizer), 2048)
     seat, config = SeatModel(loaded.model, loaded.tokenizer), settings(base, dialogues_per_step=1)
     with torch.inference_mode():
-        logp = loaded.model(torch.tensor([example.transcript.ids])).logits[0].float().log_softmax(-1)
-        slow = -sum(
-            float(logp[i - 1, token])
-            for i, token in enumerate(example.transcript.ids)
-            if example.transcript.generated[i]
-        )
+        ids, own = example.transcript.ids, example.transcript.generated
+        logp = loaded.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+        slow = -sum(float(logp[i - 1, token]) for i, token in enumerate(ids) if own[i])
         assert float(log_likelihoods(seat, example).sum()) == pytest.approx(-slow, rel=1e-4)
         short = encode(dialogue(turns=TALK[:2]), "persuadee", ChatFormat(loaded.tokenizer), 2048)
-        both = (slow - float(log_likelihoods(seat, short).sum())) / (
-            sum(example.transcript.generated) + sum(short.transcript.generated)
-        )
+        both = (slow - float(log_likelihoods(seat, short).sum())) / sum([*own, *short.transcript.generated])
     assert perplexity(seat, [example, short]) == pytest.approx(math.exp(both), rel=1e-4)
     trainer = Trainer(config, loaded, {"train": [example], "valid": [short], "test": [short]})
-    assert trainer.learn([example]) == pytest.approx(slow / sum(example.transcript.generated), rel=1e-4)
+    assert trainer.learn([example]) == pytest.approx(slow / sum(own), rel=1e-4)
 
 
 def test_a_step_follows_the_gradient_of_the_mean_log_likelihood(base: Path) -> None:
@@ -227,11 +207,8 @@ def test_an_adapter_names_its_base_as_it_was_given(adapter: Path, base: Path) ->
     assert settings["base_model_name_or_path"] == str(base) and settings["r"] == 2 and settings["lora_alpha"] == 4
     assert split_adapter(adapter) == (str(base), adapter)
     # the shipped ones say "smollm2", and never a folder of the machine that trained them
-    trainer = Trainer(
-        FinetuneConfig(role="persuadee", model="smollm2", rank=2),
-        load_model(base),
-        {"train": [], "valid": [], "test": []},
-    )
+    nothing: dict = {"train": [], "valid": [], "test": []}
+    trainer = Trainer(FinetuneConfig(role="persuadee", model="smollm2", rank=2), load_model(base), nothing)
     assert lora_settings(trainer.learner.model.peft, "smollm2")["base_model_name_or_path"] == "smollm2"
 
 

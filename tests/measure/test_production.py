@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from scope_lite.cli.replies import table_name
+from scope_lite.cli.simulators import table_name
 from scope_lite.envs import p4g, p4g_acts
 from scope_lite.envs.prompts import persuadee, persuader, persuader_chat
 from scope_lite.measure import production

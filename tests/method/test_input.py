@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,20 +18,20 @@ from scope_lite.cli.notebook_runner.ledger import Ledger
 from scope_lite.cli.notebook_runner.parameters import Plan, load_scale
 from scope_lite.envs.cooperbench.dataset import read_base
 from scope_lite.method.config import (
-    IN_EVERY_NAME,
     METHODS,
     RunConfig,
-    SimulatorConfig,
-    TextConfig,
     load_config,
     method_config,
     parse_config,
 )
+from scope_lite.method.made_of import run_folder
 from scope_lite.method.panel_file import read_panel
 from scope_lite.store import paths
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import name_fault, place_fault
 from scope_lite.store.plain_yaml import LARGEST, read_yaml
+
+named = partial(run_folder, Path())
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = (
@@ -239,7 +240,7 @@ def test_the_value_counts_and_not_how_it_is_written(tmp_path):
     written = ("1000", "1e3", "1.0e+3", "'1000.0'", "1_000")
     configs = [load_config(file(tmp_path, f"clip_range: {text}\n")) for text in written]
     options = [cli.base.make_config(None, [f"clip_range={text}"]) for text in written]
-    assert len({c.fingerprint() for c in [*configs, *options, method_config("single", clip_range=1000)]}) == 1
+    assert len({named(c) for c in [*configs, *options, method_config("single", clip_range=1000)]}) == 1
 
 
 def test_the_largest_seed_trains_in_every_part():
@@ -282,30 +283,28 @@ def test_the_content_of_every_model_that_a_run_reads_is_in_its_name(tmp_path, mo
     folder = tmp_path / "nano" / "persuasion_5"
     config = method_config("single", world="persuasion_5")
 
-    def name() -> str:
-        return config.fingerprint()
-
     def write(file: str, text: str) -> None:
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text, encoding="utf-8")
 
-    seen = [name()]
+    seen = [named(config)]
     write("qwen3-tiny/model.safetensors", "weights")
-    seen.append(name())  # without a manifest, too
-    digest = "9ed9bb8f6a4d1cd05a7ae42abfa2ebbe9a6ab5ae2e4b0a8a2b8b8b8b8b8b8b8b"
-    manifest = {"panel": {"twin/model.safetensors": digest}, "families": {"qwen3-tiny": {}, "other": {}}}
-    write("manifest.json", json.dumps(manifest))
-    seen.append(name())
+    seen.append(named(config))
+    write("panel.yaml", "- {name: half, model: twin}\n")
+    seen.append(named(config))
     write("twin/model.safetensors", "of the panel")
-    seen.append(name())
+    seen.append(named(config))
     write("twin/model.safetensors", "of the panel, changed")
-    seen.append(name())
+    seen.append(named(config))
+    write("sim-a/model.safetensors", "of the simulator in training")
+    seen.append(named(config))
     assert len(set(seen)) == len(seen)
     write("other/model.safetensors", "not read by this run")
-    assert name() == seen[-1]
-    write("manifest.json", "[" * 100_000)
-    with pytest.raises(ScopeError, match="is damaged"):
-        name()
+    write("twin/.hidden", "a file manager's")
+    assert named(config) == seen[-1]
+    write("panel.yaml", "[" * 100_000)
+    with pytest.raises(ScopeError, match=r"panel.yaml.*nested"):
+        named(config)
 
 
 def test_a_new_key_changes_no_name_at_its_default_and_every_name_at_another_value():
@@ -315,11 +314,7 @@ def test_a_new_key_changes_no_name_at_its_default_and_every_name_at_another_valu
     for name in ("single", "cotraining"):
         config = method_config(name)
         parts = {part: getattr(config, part) for part in RunConfig.model_fields}
-        assert Later(**parts).fingerprint() == config.fingerprint() != Later(**parts, warmup=1).fingerprint()
-    # a key that is as old as the shipped runs counts at any value, so that these keep their names
-    assert {k for names in IN_EVERY_NAME.values() for k in names.split()} <= {
-        *RunConfig.model_fields, *SimulatorConfig.model_fields, *TextConfig.model_fields
-    }  # fmt: skip
+        assert named(Later(**parts)) == named(config) != named(Later(**parts, warmup=1))
 
 
 def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, monkeypatch):
@@ -330,12 +325,12 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
     notebook.write_text(json.dumps({"cells": []}), encoding="utf-8")
     own.write_text(FILE, encoding="utf-8")
     monkeypatch.setenv(paths.WORLDS_VARIABLE, str(own))
-    shipped = method_config("single").fingerprint()
+    shipped = named(method_config("single"))
 
     def made_of() -> tuple[str, str]:
         load_files([own])
         key = Ledger(tmp_path / "series.json", tmp_path)._key(Plan(notebook, "nano", {}, 1))
-        return key, method_config("single", world="own_world").fingerprint()
+        return key, named(method_config("single", world="own_world"))
 
     try:
         before = made_of()
@@ -343,30 +338,30 @@ def test_a_changed_file_with_own_worlds_makes_notebooks_and_runs_anew(tmp_path, 
         own.write_text(FILE + "\n# changed\n", encoding="utf-8")
         after = made_of()
         assert before[0] != after[0] and before[1] != after[1]
-        assert method_config("single").fingerprint() == shipped
+        assert named(method_config("single")) == shipped
     finally:
         WORLDS.pop("own_world", None)
         get_world.cache_clear()
 
 
 def test_a_model_of_a_panels_member_is_in_a_runs_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("scope_lite.method.config.text_panel", lambda world: tmp_path / "c.yaml")
+    monkeypatch.setattr("scope_lite.method.made_of.text_panel", lambda world: tmp_path / "c.yaml")
     names = set()
     for weights in ("one", "other"):
         (tmp_path / "config.json").write_text(weights, encoding="utf-8")
         file(tmp_path, f"- {{name: a, model: {json.dumps(str(tmp_path))}}}\n")
-        names.add(method_config("single", world="p4g").fingerprint())
+        names.add(named(method_config("single", world="p4g")))
     assert len(names) == 2
     (tmp_path / "c.yaml").unlink()
     with pytest.raises(ScopeError, match="cannot read"):
-        method_config("single", world="p4g").fingerprint()
+        named(method_config("single", world="p4g"))
 
 
 def test_a_folder_called_as_the_embedded_model_is_not_in_a_runs_name(tmp_path, monkeypatch):
-    before = method_config("single", world="p4g").fingerprint()
+    before = named(method_config("single", world="p4g"))
     (tmp_path / "smollm2").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert method_config("single", world="p4g").fingerprint() == before
+    assert named(method_config("single", world="p4g")) == before
 
 
 # -- variables and encodings -----------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from scope_lite.method.config import RunConfig, method_config
 from scope_lite.method.cotraining import open_partner
 from scope_lite.method.grpo import counted_advantages, counted_metrics, group_advantages
 from scope_lite.method.learner import Learner
+from scope_lite.method.made_of import run_folder
 from scope_lite.method.text import TextScene
 from scope_lite.method.text_tasks import open_task
 from scope_lite.method.train import train
@@ -341,22 +343,22 @@ def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(
         torch.testing.assert_close(sampler.loaded.model(ids).logits, told["theirs"])
     path = train(config, tmp_path / "runs")
     assert len(rows_of(path)) == 3
-    before = config.fingerprint()
+    before = run_folder(tmp_path, config)
     (tmp_path / "small" / "mine" / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert config.fingerprint() != before
+    assert run_folder(tmp_path, config) != before
 
 
 # -- configs ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_in_text_is_named_by_what_it_reads_and_a_nano_run_by_nothing_of_it(model, tmp_path):
-    nano = method_config("single")
-    assert nano.fingerprint() == method_config("single", text={"turns": 9}).fingerprint()
-    first = config_of(model).fingerprint()
-    assert first == config_of(model, text={"budget": 3.0}).fingerprint()
-    assert first != config_of(model, text={"turns": 3}).fingerprint()
+    nano, named = method_config("single"), partial(run_folder, tmp_path)
+    assert named(nano) == named(method_config("single", text={"turns": 9}))
+    first = named(config_of(model))
+    assert first == named(config_of(model, text={"budget": 3.0}))
+    assert first != named(config_of(model, text={"turns": 3}))
     (tmp_path / "panels" / "p4g.yaml").write_text(PANEL.replace("1.0", "1.5"), encoding="utf-8")
-    assert first != config_of(model).fingerprint()
+    assert first != named(config_of(model))
 
 
 def test_options_of_text_are_set_from_the_command_line_and_completed_by_the_worlds_defaults(model, tmp_path):

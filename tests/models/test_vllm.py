@@ -14,6 +14,7 @@ import sys
 import types
 import zlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ import torch
 from scope_lite.envs.prompts import persuadee, persuader
 from scope_lite.method.dialogue import run_dialogues, seat_systems
 from scope_lite.method.grpo import sampling_ratios
+from scope_lite.method.made_of import run_folder
 from scope_lite.method.prompted import PromptedSeat, Voice
 from scope_lite.method.text_tasks import open_task
 from scope_lite.method.train import train
@@ -221,10 +223,10 @@ def test_ratios_of_a_sampler_that_agrees_and_of_one_that_does_not() -> None:
 
 
 def test_the_key_leaves_older_runs_their_names(model) -> None:  # noqa: F811
-    plain = config_of(model)
-    assert plain.fingerprint() == config_of(model, text={"rollout_engine": "hf"}).fingerprint()
-    assert plain.fingerprint() == config_of(model, text={"vllm_share": 0.9}).fingerprint()
-    assert plain.fingerprint() != config_of(model, text={"rollout_engine": "vllm"}).fingerprint()
+    plain, named = config_of(model), partial(run_folder, Path())
+    assert named(plain) == named(config_of(model, text={"rollout_engine": "hf"}))
+    assert named(plain) == named(config_of(model, text={"vllm_share": 0.9}))
+    assert named(plain) != named(config_of(model, text={"rollout_engine": "vllm"}))
 
 
 # -- against the stand-in ----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,14 +20,19 @@ from scope_lite.store import checkpoints, files
 from scope_lite.store.errors import ScopeError
 
 CONFIG = {"method": "single", "world": "persuasion", "seed": 0, "model": "qwen3-nano", "steps": 4}
-FINGERPRINT = "0123456789abcdef"
 NAME = "persuasion-single-seed0"
+FOLDER = f"{NAME}-00123456"
+
+
+def made_of(seed: int = 0) -> dict[str, dict[str, object]]:
+    return {"settings": {"seed": seed}, "files": {"model": "digest"}}
 
 
 def open_run(root: Path, fresh: bool = False, **changes) -> runs.RunFolder:
     config = {**CONFIG, **changes}
-    name = f"{config['world']}-{config['method']}-seed{config['seed']}"
-    return runs.RunFolder(root, config, name, f"{config['seed']}{FINGERPRINT}", fresh=fresh)
+    seed = config["seed"]
+    path = root / f"{config['world']}-{config['method']}-seed{seed}-{seed}0123456"
+    return runs.RunFolder(path, config, made_of(seed), fresh=fresh)
 
 
 def weights(value: float) -> dict[str, dict[str, torch.Tensor]]:
@@ -57,8 +63,7 @@ def child(root: Path, body: str) -> subprocess.Popen:
     return run_python(
         "import os, signal, sys, time, pathlib, torch\n"
         "from scope_lite import store as runs\nfrom scope_lite.store import checkpoints\n"
-        f"root = pathlib.Path({str(root)!r})\n"
-        f"with runs.RunFolder(root, {CONFIG!r}, {NAME!r}, {'0' + FINGERPRINT!r}) as run:\n    {lines}\n"
+        f"with runs.RunFolder(pathlib.Path({str(root / FOLDER)!r}), {CONFIG!r}, {made_of()!r}) as run:\n    {lines}\n"
     )
 
 
@@ -67,7 +72,7 @@ def child(root: Path, body: str) -> subprocess.Popen:
 
 def test_a_finished_run_has_every_file_the_design_names(tmp_path):
     folder = finish_run(tmp_path)
-    assert folder == runs.folder_path(tmp_path, NAME, "0" + FINGERPRINT)
+    assert folder == tmp_path / FOLDER
     names = {path.name for path in folder.iterdir()}
     expected = {"config.yaml", "provenance.json", "metrics.jsonl", "timing.jsonl", "rollouts.jsonl", "checkpoints"}
     assert names == expected | {"status"}
@@ -128,14 +133,37 @@ def test_an_exception_marks_the_run_failed_with_its_reason_and_resumable(tmp_pat
     assert len(facts["resumed"]) == 1 and facts["ended"]
 
 
-def test_another_configuration_under_the_same_short_name_is_refused(tmp_path):
-    with open_run(tmp_path):
-        pass
-    with (
-        pytest.raises(ScopeError, match="another configuration"),
-        runs.RunFolder(tmp_path, CONFIG, NAME, ("0" + FINGERPRINT)[:8] + "other"),
-    ):
-        pass
+@pytest.mark.parametrize("done", [False, True])
+def test_a_folder_of_another_configuration_is_refused_with_what_differs(tmp_path, done):
+    finish_run(tmp_path) if done else open_run(tmp_path).__enter__().__exit__(None, None, None)
+    # a key of this version alone is at its default, or the folder had another name; a model that changed is another
+    for changed, told in (
+        ({"settings": {"seed": 1}}, "seed"), ({"files": {"model": "other"}}, "model"), ({"files": {}}, "model"),
+        ({"files": {"model": "digest", "more": "digest"}}, "more"),
+    ):  # fmt: skip
+        with pytest.raises(ScopeError, match=rf"another configuration \({told} differ\)"):
+            runs.RunFolder(tmp_path / FOLDER, CONFIG, {**made_of(), **changed}).__enter__()
+    with runs.RunFolder(tmp_path / FOLDER, CONFIG, {**made_of(), "settings": {"seed": 0, "warmup": 0}}) as run:
+        assert run.finished == done
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_run_that_an_earlier_version_named_is_told_and_taken_up_under_its_new_name(tmp_path, done):
+    earlier = tmp_path / f"{NAME}-ffffffff"
+    with open_run(tmp_path) as run:
+        run.finish() if done else None
+    facts = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))
+    del facts["made_of"]
+    (run.path / "provenance.json").write_text(json.dumps({**facts, "fingerprint": "f" * 64}), encoding="utf-8")
+    run.path.rename(earlier)
+    with pytest.raises(ScopeError, match=rf"{earlier.name} holds this run.*rename the folder to {FOLDER}.*--fresh"):
+        open_run(tmp_path).__enter__()
+    with open_run(tmp_path, steps=5):
+        pass  # other settings are another run
+    shutil.rmtree(tmp_path / FOLDER)
+    earlier.rename(tmp_path / FOLDER)
+    with open_run(tmp_path) as run:
+        assert run.finished == done
 
 
 # -- the lock -------------------------------------------------------------------------------------------------------
@@ -148,7 +176,7 @@ def test_a_run_in_use_by_another_process_is_refused_with_folder_and_pid(tmp_path
         for fresh in (False, True):
             with pytest.raises(ScopeError) as caught, open_run(tmp_path, fresh=fresh):
                 pass
-            assert str(runs.folder_path(tmp_path, NAME, "0" + FINGERPRINT)) in str(caught.value)
+            assert str(tmp_path / FOLDER) in str(caught.value)
             assert str(other.pid) in str(caught.value) and "\n" not in str(caught.value)
         assert runs.list_runs(tmp_path)["state"].tolist() == ["running"]
         assert runs.prune(tmp_path, dry_run=False) == []
@@ -223,7 +251,7 @@ def test_a_kill_in_the_middle_of_a_checkpoint_leaves_the_one_before(tmp_path):
     )
     process = child(tmp_path, body)
     assert process.wait(timeout=60) == -signal.SIGKILL
-    folder = runs.folder_path(tmp_path, NAME, "0" + FINGERPRINT) / "checkpoints"
+    folder = tmp_path / FOLDER / "checkpoints"
     assert (folder / ".step_000002").is_dir(), "the kill came too early to prove anything"
     with open_run(tmp_path) as run:
         assert run.load_checkpoint().step == 1

@@ -22,7 +22,8 @@ from scope_lite.store.errors import ScopeError
 def make_run(root: Path, seed: int = 0, world: str = "persuasion", evil: str = "", **changes: Any) -> Path:
     """A finished run of two steps that kept two dialogues with each of two simulators at each."""
     config = {"method": "single", "world": world, "seed": seed, "model": "tiny", "steps": 2, **changes}
-    with runs.RunFolder(root, config, f"{world}-single-seed{seed}", f"{seed}0123456789abcdef") as run:
+    made_of = {"settings": config, "files": {}}
+    with runs.RunFolder(root / f"{world}-single-seed{seed}-{seed}0123456", config, made_of) as run:
         for step in (1, 2):
             numbers = {"reward": 0.1 * step + seed, "entropy": 1.0 / step, "panel/unseen/reward": 0.2, "kl": None}
             run.log({"step": step, **numbers}, {"step_seconds": 0.5})

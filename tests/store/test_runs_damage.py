@@ -225,7 +225,7 @@ def test_a_run_killed_after_its_last_step_finishes_with_the_numbers_of_that_step
 
 # -- status, provenance, configuration ------------------------------------------------------------------------------
 
-SHAPES = ["", "[]", "null", "{}", '{"state": "failed"}', '{"fingerprint": 1}', DEEP, "9" * 5000, "\0\0", '"x"', "\xff"]
+SHAPES = ["", "[]", "null", "{}", '{"state": "failed"}', '{"started": 1}', DEEP, "9" * 5000, "\0\0", '"x"', "\xff"]
 
 
 @pytest.mark.parametrize("name", ["status", "provenance.json", "config.yaml"])
@@ -241,7 +241,7 @@ def test_a_small_file_of_another_shape_is_mended_at_the_next_opening(tmp_path, n
         run.finish()
     assert (folder / "config.yaml").read_bytes() == before and runs.is_finished(folder)
     facts = json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
-    assert ("note" in facts) == (name == "provenance.json") and facts["fingerprint"] and facts["ended"]
+    assert ("note" in facts) == (name == "provenance.json") and facts["made_of"] and facts["ended"]
 
 
 @pytest.mark.parametrize("value", [None, "4", -1.5, True, [], 10**30])

@@ -26,10 +26,9 @@ def run_notebooks(
     """Run notebooks in their order; the executed copies and the record of their results go to ``out``.
 
     Each notebook runs in a kernel of its own, in its own folder as in JupyterLab. One whose text, parameters, package
-    source, data and figures are as they were after its last full run is skipped.
+    source, data and figures are as they were after its last full run is skipped, unless ``fresh``.
 
     Args:
-        fresh: run all, whatever is on record.
         home: where ``figures/``, ``data/`` and ``runs/`` are.
 
     Returns:
@@ -38,32 +37,29 @@ def run_notebooks(
     Raises:
         NotebookFailed: if a notebook fails, takes too long or loses its kernel; later ones are not started.
     """
-    out = Path(out).resolve()
-    lock = take_lock(out / ".lock")
-    if lock is None:
-        raise ScopeError(f"another run of the notebooks goes into {out}; wait for it, or choose another --out")
-    try:
-        sweep(out)
-        return _run(plans, out, fresh, home.resolve(), console or Console())
-    finally:
-        lock.release()
-
-
-def _run(plans: Sequence[Plan], out: Path, fresh: bool, home: Path, console: Console) -> list[str]:
     # nbclient and the hashing of the data take a moment, so a refused parameter is told without them
     from scope_lite.cli.notebook_runner.execute import execute
     from scope_lite.cli.notebook_runner.ledger import Ledger
 
-    ledger = Ledger(out / "series.json", home)
+    out, home = out.resolve(), home.resolve()
+    lock = take_lock(out / ".lock")
+    if lock is None:
+        raise ScopeError(f"another run of the notebooks goes into {out}; wait for it, or choose another --out")
     outcomes = []
-    with Progress([ledger.seconds(plan) for plan in plans], home / "runs", console) as progress:
-        for plan in plans:
-            executed = out / plan.notebook.name
-            if not fresh and executed.exists() and ledger.is_unchanged(plan):
-                progress.skip(plan.stem)
-                outcomes.append("unchanged")
-                continue
-            with progress.running(plan.stem), ledger.watch(plan):
-                execute(plan, executed, on_cell=progress.cell)
-            outcomes.append("ran")
+    try:
+        sweep(out)
+        ledger = Ledger(out / "series.json", home)
+        expected = [ledger.seconds(plan) for plan in plans]
+        with Progress(expected, home / "runs", console or Console()) as progress:
+            for plan in plans:
+                executed = out / plan.notebook.name
+                if not fresh and executed.exists() and ledger.is_unchanged(plan):
+                    progress.skip(plan.stem)
+                    outcomes.append("unchanged")
+                    continue
+                with progress.running(plan.stem), ledger.watch(plan):
+                    execute(plan, executed, on_cell=progress.cell)
+                outcomes.append("ran")
+    finally:
+        lock.release()
     return outcomes

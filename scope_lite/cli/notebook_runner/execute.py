@@ -1,8 +1,4 @@
-"""Run one notebook through papermill, tell each cell as it starts, and say in one line what went wrong.
-
-Both of papermill's timeouts are set: by default it would wait for ever for a cell. A kernel that is killed is noticed
-by nbclient's own poll within seconds.
-"""
+"""Run one notebook through papermill, tell each cell as it starts, and say in one line what went wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ from scope_lite.cli.notebook_runner.parameters import Plan
 from scope_lite.store.errors import ScopeError, first_line
 from scope_lite.store.files import plain_disk_errors
 
-START_TIMEOUT = 120
 ENGINE = "scope-lite"
 
 
@@ -44,7 +39,6 @@ class WatchedEngine(NBClientEngine):
         kernel_name: str,
         on_cell: Callable[[int, int, str], None],
         kernel_log: Path,
-        start_timeout: int,
         execution_timeout: int,
         **unused: Any,
     ) -> Any:
@@ -55,9 +49,9 @@ class WatchedEngine(NBClientEngine):
             cell_start(cell, cell_index, **more)
 
         nb_man.cell_start = told
-        client = PapermillNotebookClient(
-            nb_man, timeout=execution_timeout, startup_timeout=start_timeout, kernel_name=kernel_name, log=logger
-        )
+        # with papermill's own timeouts it would wait for ever for a cell
+        timeouts = {"timeout": execution_timeout, "startup_timeout": 120}
+        client = PapermillNotebookClient(nb_man, **timeouts, kernel_name=kernel_name, log=logger)
         with kernel_log.open("wb") as stderr, tempfile.TemporaryDirectory(prefix="scope-lite-kernel-") as empty:
             # the kernel shows figures itself, and runs none of what users let IPython run at its start
             kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONSTARTUP", "MPLBACKEND")}
@@ -77,19 +71,14 @@ def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> 
         ScopeError: if there is no kernel to run it in, or the disk is full.
     """
     kernel_log = executed.with_suffix(".kernel.log")
-    cell = (0, "")
+    number, line = 0, ""
 
-    def note(number: int, total: int, source: str) -> None:
-        nonlocal cell
-        cell = (number, source)
-        on_cell(number, total)
+    def note(cell: int, total: int, source: str) -> None:
+        nonlocal number, line
+        number, line = cell, source.strip().split("\n")[0][:60]
+        on_cell(cell, total)
 
-    def failed(why: str, count: int | None = None) -> NotebookFailed:
-        number, source = cell
-        where = f"cell {number}" + (f", In [{count}]" if count else "")
-        line = source.strip().split("\n")[0][:60]
-        return NotebookFailed(f"{plan.stem} failed in {where} (`{line}`): {why}; executed copy: {executed}")
-
+    where = ""
     try:
         with plain_disk_errors(executed):
             papermill.execute_notebook(
@@ -99,21 +88,20 @@ def execute(plan: Plan, executed: Path, on_cell: Callable[[int, int], None]) -> 
                 engine_name=ENGINE,
                 cwd=plan.notebook.parent,
                 progress_bar=False,
-                start_timeout=START_TIMEOUT,
                 execution_timeout=plan.execution_timeout,
                 on_cell=note,
                 kernel_log=kernel_log,
             )
         kernel_log.unlink()
-    except PapermillExecutionError as exc:
-        text = str(exc.evalue).strip().split("\n")[0]
-        raise failed(f"{exc.ename}: {text}", exc.exec_count) from exc
-    except DeadKernelError as exc:
-        raise failed(f"the kernel was killed (out of memory?), its last words: {kernel_log}") from exc
-    except CellTimeoutError as exc:
-        raise failed(f"the cell took longer than {plan.execution_timeout} s (execution_timeout)") from exc
+        return
     except NoSuchKernel as exc:
         raise ScopeError(f"{plan.stem} wants the Jupyter kernel {exc.name!r}, which is not installed here") from exc
+    except PapermillExecutionError as exc:
+        where, why = f", In [{exc.exec_count}]", f"{exc.ename}: {str(exc.evalue).strip().split(chr(10))[0]}"
+    except DeadKernelError:
+        why = f"the kernel was killed (out of memory?), its last words: {kernel_log}"
+    except CellTimeoutError:
+        why = f"the cell took longer than {plan.execution_timeout} s (execution_timeout)"
     except (RuntimeError, TimeoutError) as exc:
-        # jupyter_client tells a kernel that never came up in these
-        raise failed(first_line(exc)) from exc
+        why = first_line(exc)  # jupyter_client tells a kernel that never came up in these
+    raise NotebookFailed(f"{plan.stem} failed in cell {number}{where} (`{line}`): {why}; executed copy: {executed}")

@@ -16,10 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 import scope_lite
 from scope_lite.cli.notebook_runner.parameters import Plan
 from scope_lite.store.contents import own_files
-from scope_lite.store.files import check, log, read_object, replace_text
+from scope_lite.store.files import log, replace_text
 from scope_lite.store.provenance import package_version
 
 LIBRARIES = ("torch", "transformers", "peft", "numpy", "scipy", "pandas", "matplotlib", "ipykernel")
@@ -28,22 +30,32 @@ GALLERY_PAGE = "README.md"
 """rewritten by several notebooks, and nobody's result"""
 
 
-class Ledger:
-    """The record of past runs, a small JSON file beside the executed notebooks.
+class Entry(BaseModel):
+    """The last run of one notebook."""
 
-    ``entries[stem]`` has the ``key`` of what the notebook was made from, the SHA-256 of its ``inputs`` and ``outputs``
-    by path, and by scale the ``seconds`` it took.
-    """
+    key: str = ""
+    """of what it was made from; empty where it failed"""
+    inputs: dict[str, str | None] = {}
+    outputs: dict[str, str | None] = {}
+    """SHA-256 by path"""
+    seconds: dict[str, float] = {}
+    """that it took, by scale"""
+
+
+class Record(BaseModel):
+    """The ledger's file."""
+
+    notebooks: dict[str, Entry]
+
+
+class Ledger:
+    """The record of past runs, a small JSON file beside the executed notebooks; ``entries`` are by notebook."""
 
     def __init__(self, path: Path, home: Path) -> None:
         self.path, self.home = path, home.resolve()
-        self.entries: dict[str, dict[str, Any]] = {}
+        self.entries: dict[str, Entry] = {}
         try:
-            entries = read_object(path, {"notebooks": dict})["notebooks"]
-            for entry in entries.values():
-                check(entry, {"key": str, "inputs": dict, "outputs": dict, "seconds": dict})
-                check(entry["seconds"], {}, int | float)
-            self.entries = entries
+            self.entries = Record.model_validate_json(path.read_bytes(), strict=True).notebooks
         except FileNotFoundError:
             pass
         except (OSError, ValueError):
@@ -51,40 +63,43 @@ class Ledger:
 
     def seconds(self, plan: Plan) -> float | None:
         """How long the notebook took last time at this scale, in seconds."""
-        return self._entry(plan)["seconds"].get(plan.scale)
+        return self._entry(plan).seconds.get(plan.scale)
 
-    def _entry(self, plan: Plan) -> dict[str, Any]:
-        return self.entries.get(plan.stem, {"key": "", "inputs": {}, "outputs": {}, "seconds": {}})
+    def _entry(self, plan: Plan) -> Entry:
+        return self.entries.get(plan.stem, Entry())
 
     def is_unchanged(self, plan: Plan) -> bool:
         """Whether running the notebook again would give what is there already."""
         entry = self._entry(plan)
-        if entry["key"] != self._key(plan):
+        if entry.key != self._key(plan):
             return False
-        later = [other["outputs"] for stem, other in sorted(self.entries.items()) if stem > plan.stem]
+        later = [other.outputs for stem, other in sorted(self.entries.items()) if stem > plan.stem]
         # what a later notebook wrote was not this one's input; a figure that it drew again is as that one left it
         written = {name: digest for outputs in later for name, digest in outputs.items()}
-        inputs = {name: digest for name, digest in entry["inputs"].items() if name not in written}
-        outputs = {name: written.get(name, digest) for name, digest in entry["outputs"].items()}
+        inputs = {name: digest for name, digest in entry.inputs.items() if name not in written}
+        outputs = {name: written.get(name, digest) for name, digest in entry.outputs.items()}
         return all(_digest(self.home / name) == digest for name, digest in (inputs | outputs).items())
 
     @contextlib.contextmanager
     def watch(self, plan: Plan) -> Iterator[None]:
         """Note what the notebook that runs inside finds and writes; one that failed is never unchanged."""
-        entry = self.entries[plan.stem] = {**self._entry(plan), "key": ""}
+        entry = self.entries[plan.stem] = self._entry(plan).model_copy(update={"key": ""})
         self._save()
         before, start, key = self._stamps(), time.monotonic(), self._key(plan)
         inputs = {name: _digest(self.home / name) for name in before if Path(name).is_relative_to(RESULTS)}
         yield
         outputs = [name for name, stamp in self._stamps().items() if stamp != before.get(name)]
-        entry["key"] = key
-        entry["inputs"] = {name: digest for name, digest in inputs.items() if name not in outputs}
-        entry["outputs"] = {name: _digest(self.home / name) for name in outputs}
-        entry["seconds"][plan.scale] = round(time.monotonic() - start, 1)
+        seconds = {**entry.seconds, plan.scale: round(time.monotonic() - start, 1)}
+        self.entries[plan.stem] = Entry(
+            key=key,
+            inputs={name: digest for name, digest in inputs.items() if name not in outputs},
+            outputs={name: _digest(self.home / name) for name in outputs},
+            seconds=seconds,
+        )
         self._save()
 
     def _save(self) -> None:
-        replace_text(self.path, json.dumps({"notebooks": self.entries}, indent=1, sort_keys=True) + "\n")
+        replace_text(self.path, Record(notebooks=self.entries).model_dump_json(indent=1) + "\n")
 
     def _stamps(self) -> dict[str, tuple[int, int]]:
         """Every file under figures/ and data/results, with its time of change and size."""

@@ -14,26 +14,22 @@ A scale is a file ``parameters/<scale>.yaml`` beside the notebooks::
 from __future__ import annotations
 
 import ast
-import contextlib
-import dataclasses
-import math
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from scope_lite.store.errors import ScopeError, first_line
+from scope_lite.store.errors import ScopeError, closest, first_line
 from scope_lite.store.plain_yaml import parse_yaml, read_yaml
-from scope_lite.store.settings import Settings, checked, closest
+from scope_lite.store.settings import Settings, checked
 
-KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,), "float": (float, int), "str": (str,), "bool": (bool,), "list": (list,), "tuple": (list, tuple),
-    "dict": (dict,),
-}  # fmt: skip
+TYPES = {kind.__name__: kind for kind in (int, float, str, bool, list, tuple, dict)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Plan:
     """One notebook and the values its parameters cell is overridden with."""
 
@@ -60,23 +56,13 @@ class ScaleSettings(Settings):
     """what ``--all`` takes"""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Scale:
     """A parameter file, as in the module's docstring; ``sections`` are ``all`` and one for each notebook."""
 
     path: Path
     settings: ScaleSettings
     sections: dict[str, dict[str, Any]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Declared:
-    """A parameter as its notebook declares it; ``kind`` is a name such as "int", empty if it cannot be told."""
-
-    name: str
-    kind: str
-    optional: bool
-    help: str
 
 
 # -- notebooks and scales -------------------------------------------------------------------------------------------
@@ -167,7 +153,7 @@ def make_plans(
         own = file.sections[stem]
         _refuse_unknown(f"{file.path} ({stem})", own, names)
         values = {"scale": scale, **shared, **own, **overrides}
-        found = {name: checked_value(value, names[name]) for name, value in values.items() if name in names}
+        found = {name: checked_value(name, value, names[name]) for name, value in values.items() if name in names}
         timeout = execution_timeout or file.settings.execution_timeout
         plans.append(Plan(folder / f"{stem}.ipynb", scale, found, timeout))
     return plans
@@ -179,8 +165,8 @@ def _refuse_unknown(where: str, values: Mapping[str, Any], known: Collection[str
             raise ScopeError(f"{where}: {closest(name, sorted(known), 'parameter')}")
 
 
-def declared_parameters(notebook: Path) -> dict[str, Declared]:
-    """The parameters a notebook declares in its one cell tagged "parameters".
+def declared_parameters(notebook: Path) -> dict[str, Any]:
+    """The parameters that a notebook declares in its one cell tagged "parameters", and their types; Any if unknown.
 
     Raises:
         ScopeError: if the file is no notebook, has not one such cell, or derives one parameter from another there.
@@ -196,52 +182,42 @@ def declared_parameters(notebook: Path) -> dict[str, Declared]:
     if len(tagged) != 1:
         raise ScopeError(f"{notebook} has {len(tagged)} cells tagged 'parameters'; it needs exactly one")
     try:
-        return _declarations(notebook, tagged[0].source)
+        statements = ast.parse(tagged[0].source).body
     except SyntaxError as exc:
         raise ScopeError(f"{notebook}: the parameters cell, line {exc.lineno}: {exc.msg}") from exc
-
-
-def _declarations(notebook: Path, source: str) -> dict[str, Declared]:
     # papermill.inspect_notebook overlooks annotations such as "int | None", which would make them unknown here
-    found: dict[str, Declared] = {}
-    for node in ast.parse(source).body:
-        if not isinstance(node, ast.AnnAssign | ast.Assign) or node.value is None:
-            continue
-        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-        if not isinstance(target, ast.Name):
-            continue
-        used = {part.id for part in ast.walk(node.value) if isinstance(part, ast.Name)} & found.keys()
+    found: dict[str, Any] = {}
+    for statement in statements:
+        match statement:
+            case ast.AnnAssign(ast.Name(name), annotation, ast.expr() as value):
+                declared = ast.unparse(annotation)
+            case ast.Assign([ast.Name(name)], value):
+                declared = ""
+            case _:
+                continue
+        used = {part.id for part in ast.walk(value) if isinstance(part, ast.Name)} & found.keys()
         if used:
             raise ScopeError(
-                f"{notebook}: {target.id} is derived from {min(used)} in the parameters cell, where it would ignore "
-                "an override; move it to the next cell"
+                f"{notebook}: {name} is derived from {min(used)} in the parameters cell, where it would ignore an "
+                "override; move it to the next cell"
             )
-        options = ast.unparse(node.annotation).split(" | ") if isinstance(node, ast.AnnAssign) else []
-        kind = next((option.split("[")[0] for option in options if option != "None"), "")
-        if not kind:
-            with contextlib.suppress(ValueError):
-                kind = type(ast.literal_eval(node.value)).__name__
-        comment = source.splitlines()[(node.end_lineno or 1) - 1][node.end_col_offset or 0 :].strip(" #;")
-        found[target.id] = Declared(target.id, kind if kind in KINDS else "", "None" in options, comment)
+        try:
+            found[name] = eval(declared, {"__builtins__": TYPES}) if declared else type(ast.literal_eval(value))
+        except (NameError, TypeError, ValueError):
+            found[name] = Any
     return found
 
 
-def checked_value(value: Any, parameter: Declared) -> Any:
+def checked_value(name: str, value: Any, kind: Any) -> Any:
     """The value as the parameter's type; text from the command line is read as YAML unless text is wanted.
 
     Raises:
         ScopeError: if it has another type.
     """
-    where, kind = f"parameter {parameter.name}", parameter.kind
-    given = parse_yaml(value, where) if isinstance(value, str) and kind != "str" else value
-    if not kind or (given is None and parameter.optional):
-        return given
-    if kind == "float" and isinstance(given, str):  # YAML 1.1 takes 1e-3 for text
-        with contextlib.suppress(ValueError):
-            given = float(given)
-    # True is an int to Python, not to a reader
-    fits = isinstance(given, KINDS[kind]) and (kind == "bool" or not isinstance(given, bool))
-    if not fits or (kind == "float" and not math.isfinite(given)):
-        about = f" ({parameter.help})" if parameter.help else ""
-        raise ScopeError(f"{where} takes {kind}, not {value!r}{about}")
-    return float(given) if kind == "float" else given
+    given = parse_yaml(value, f"parameter {name}") if isinstance(value, str) and kind is not str else value
+    # True is an int to Python, not to a reader; but YAML 1.1 takes 1e-3 for text
+    strict = not isinstance(given, str)
+    try:
+        return TypeAdapter(kind, config=ConfigDict(allow_inf_nan=False)).validate_json(json.dumps(given), strict=strict)
+    except ValidationError:
+        raise ScopeError(f"parameter {name} takes {getattr(kind, '__name__', kind)}, not {value!r}") from None

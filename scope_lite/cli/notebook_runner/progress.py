@@ -32,8 +32,7 @@ class Progress:
         self._status = console.status("") if console.is_terminal else None
         self._index, self._stem, self._cell = 0, "", (0, 0)
         self._start = self._begin = time.monotonic()
-        self._stop = threading.Event()
-        self._running = False
+        self._stop, self._running = threading.Event(), False
 
     def __enter__(self) -> Self:
         if self._status:
@@ -54,41 +53,38 @@ class Progress:
         self._stem, self._cell, self._start, self._running = stem, (0, 0), time.monotonic(), True
         last = self._expected[self._index]
         if not self._status:
-            self._say(f"{self._place} {stem}: started" + (f", took {clock(last)} last time" if last else ""))
+            self._say(f"{self._place}: started" + (f", took {clock(last)} last time" if last else ""))
         try:
             yield
+            self._say(f"{self._place}: done in {clock(time.monotonic() - self._start)}", "green")
         except BaseException:
-            self._say(f"{self._place} {stem}: stopped in cell {self._cell[0]}", "red")
+            self._say(f"{self._place}: stopped in cell {self._cell[0]}", "red")
             raise
         finally:
             self._running = False
-        self._say(f"{self._place} {stem}: done in {clock(time.monotonic() - self._start)}", "green")
         self._index += 1
 
     def cell(self, number: int, total: int) -> None:
         self._cell = (number, total)
 
     def skip(self, stem: str) -> None:
-        self._say(f"{self._place} {stem}: unchanged, figures kept", "dim")
+        self._stem = stem
+        self._say(f"{self._place}: unchanged, figures kept", "dim")
         self._index += 1
 
     @property
     def _place(self) -> str:
-        return f"[{self._index + 1}/{len(self._expected)}]"
+        return f"[{self._index + 1}/{len(self._expected)}] {self._stem}"
 
     def line(self) -> str:
         """The current state in one line."""
-        number, total = self._cell
-        parts = [f"{self._place} {self._stem}", f"cell {number}/{total}" if total else "starting a kernel"]
-        parts += [training_line(self._runs_dir), clock(time.monotonic() - self._start), self._left()]
-        return " · ".join(part for part in parts if part)
-
-    def _left(self) -> str:
+        (number, total), spent = self._cell, time.monotonic() - self._start
+        parts = [self._place, f"cell {number}/{total}" if total else "starting a kernel"]
+        parts += [training_line(self._runs_dir), clock(spent)]
         now, *later = self._expected[self._index :]
-        if now is None or None in later:
-            return ""
-        spent = time.monotonic() - self._start
-        return f"about {clock(max(0.0, now - spent) + sum(filter(None, later)))} left"
+        if now is not None and None not in later:
+            parts.append(f"about {clock(max(0.0, now - spent) + sum(filter(None, later)))} left")
+        return " · ".join(part for part in parts if part)
 
     def _beat(self) -> None:
         while not self._stop.wait(REFRESH_SECONDS if self._status else HEARTBEAT_SECONDS):

@@ -23,9 +23,8 @@ from scope_lite.envs.nano.persuasion import (
 from scope_lite.envs.nano.retail import airline, retail
 from scope_lite.envs.nano.spec import USER, World, WorldSpec, compile_world
 from scope_lite.store.contents import own_files
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import LONGEST_NAME, WORLDS_VARIABLE, checked_name, paths_in
-from scope_lite.store.settings import closest
 
 WORLDS: dict[str, Callable[[], WorldSpec[Any]]] = {
     "persuasion": persuasion,
@@ -131,15 +130,15 @@ def check_spec(spec: WorldSpec[Any]) -> None:
         raise ScopeError(f"world {spec.name!r}: {error}") from None
 
 
-def own_world_content(name: str) -> list[Any]:
+def own_world_content(name: str) -> dict[str, Any]:
     """What tells one world of a user's own from another of its name; nothing for a world of the package."""
     if name in SHIPPED or name not in WORLDS:
-        return []
+        return {}
     world = get_world(name)
     tables = hashlib.sha256(str(world.spec.rewards).encode())
     for table in (world.reply, world.next_state, world.outcome, world.starts):
         tables.update(table.tobytes())
-    return [tables.hexdigest(), own_files()]
+    return {"world": tables.hexdigest(), "own worlds": own_files()}
 
 
 load_files(paths_in(WORLDS_VARIABLE))  # last: the files import this module

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -28,7 +26,7 @@ from scope_lite.experiments.nano_models.teach import (
     save_model,
     user_kl,
 )
-from scope_lite.method.panel_file import PanelMember, read_panel, write_panel
+from scope_lite.method.panel_file import read_panel, write_panel
 from scope_lite.models.hf import load_base
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import NANO_MODELS, model_folder
@@ -83,7 +81,6 @@ def build(
     write_panel(folder / "panel.yaml", members)
     for family in families or FAMILIES:
         base(family)
-    write_manifest(folder, members)
 
 
 def adapt(world_name: str, steps: int = ADAPT_STEPS) -> None:
@@ -103,7 +100,6 @@ def adapt(world_name: str, steps: int = ADAPT_STEPS) -> None:
     save_model(model, tokenizer, scratch / DEFAULT_FAMILY)
     members = [replace(m, model=m.model if m.name == "sim-a" else None) for m in panel_members(world)]
     write_panel(scratch / "panel.yaml", members)
-    write_manifest(scratch, members)
     shutil.rmtree(folder, ignore_errors=True)
     scratch.rename(folder)
 
@@ -114,7 +110,7 @@ def ensure_models(worlds: Iterable[str], workers: int | None = None) -> None:
     Raises:
         ScopeError: if a world that is not random has none.
     """
-    missing = [w for w in dict.fromkeys(worlds) if not (model_folder(w) / "manifest.json").exists()]
+    missing = [w for w in dict.fromkeys(worlds) if not (model_folder(w) / "panel.yaml").exists()]
     for name in missing:
         if name in WORLDS:
             raise ScopeError(f"no models for world {name!r}; run 'scope-lite nano build --world {name}'")
@@ -122,23 +118,6 @@ def ensure_models(worlds: Iterable[str], workers: int | None = None) -> None:
         made = Parallel(n_jobs=workers or -1, return_as="generator_unordered")(delayed(adapt)(name) for name in missing)
         for _ in tqdm(made, total=len(missing), desc="models of random worlds", unit="world"):
             pass
-
-
-def write_manifest(folder: Path, members: list[PanelMember]) -> None:
-    """``manifest.json``: the hash of every shipped file, so that a run knows which models it used.
-
-    The panel's models stand apart from the other families, which only some runs use.
-    """
-
-    def digests(name: str) -> dict[str, str]:
-        files = sorted(p for p in (folder / name).rglob("*") if p.is_file()) if (folder / name).is_dir() else []
-        return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-    panel = {"panel.yaml": hashlib.sha256((folder / "panel.yaml").read_bytes()).hexdigest()}
-    for name in sorted({m.model for m in members if m.model}):
-        panel |= digests(name)
-    content = {"panel": panel, "families": {name: digests(name) for name in FAMILIES}}
-    (folder / "manifest.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def kl_table(world_name: str) -> list[tuple[str, float]]:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from scope_lite.envs.p4g import ROLES, Dialogue
+from scope_lite.envs.p4g import Dialogue
 from scope_lite.envs.prompts import Message, persuadee_chat, persuader
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.records import Transcript
@@ -44,13 +44,7 @@ def split_of(name: str) -> str:
 
 
 def system_prompt(role: str) -> str:
-    """What the seat is told: the persuadee's prompt without a persona, or the persuader's.
-
-    Raises:
-        ScopeError: no such role.
-    """
-    if role not in ROLES:
-        raise ScopeError(f"unknown role {role!r}: choose {' or '.join(ROLES)}")
+    """What the seat is told: the persuadee's prompt without a persona, or the persuader's."""
     return persuadee_chat([""])[0]["content"] if role == "persuadee" else persuader.SYSTEM
 
 
@@ -86,7 +80,7 @@ def encode(dialogue: Dialogue, role: str, chat: ChatFormat, max_tokens: int) -> 
     """One dialogue as ``role`` sees it; whole exchanges that exceed ``max_tokens`` are left out at the end.
 
     Raises:
-        ScopeError: no such role, a template that ends no turn with the end-of-turn token, or no own turn that fits.
+        ScopeError: a template that ends no turn with the end-of-turn token, or no own turn that fits.
     """
     stop, system = chat.tokenizer.eos_token_id, system_prompt(role)
     turns = merged_turns(dialogue)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -43,8 +43,8 @@ from scope_lite.models.records import collate
 class FinetuneConfig(AdapterConfig):
     """One fine-tuning."""
 
-    role: str
-    """"persuadee" (the reference user in text) or "persuader" (the base policy)"""
+    role: Literal["persuadee", "persuader"]
+    """the reference user in text, or the base policy"""
     steps: Count = 400
     dialogues_per_step: Count = 4
     """dialogues whose spoken tokens are averaged in a step"""
