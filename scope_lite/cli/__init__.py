@@ -2,8 +2,8 @@
 
 Exit codes: 0 done, 1 something broke (a bug with its traceback, or a notebook that failed), 2 a mistake in what was
 asked for (one line, no traceback), 130 stopped with Ctrl-C. Whatever is heavy is imported by the command that needs
-it, so that ``--help`` answers at once. A group of commands is a file of its name: ``notebooks`` (run, figures), ``runs``
-(the folders of runs), ``shipped`` (what makes the shipped tables and models), ``machine`` (doctor).
+it, so that ``--help`` answers at once. A group of commands has a file: ``notebooks`` (run, figures),
+``runs`` (run folders), ``shipped`` (what makes the shipped tables and models), ``machine`` (doctor).
 """
 
 from __future__ import annotations
