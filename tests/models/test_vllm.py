@@ -291,7 +291,7 @@ def test_what_a_seat_says_is_what_the_trainer_scores(engine, model, sixteen_bits
     recomputed, _ = seat.token_logprobs(batch)
     close = 0.1 if sixteen_bits else 1e-4
     assert len(recomputed) >= rows * 2 and (recomputed - batch.sampled_logprobs).abs().max() < close
-    assert len({tuple(r.policy.ids) for r in rollouts}) == rows  # the members of a group differ (pitfall P20)
+    assert len({tuple(r.policy.ids) for r in rollouts}) == rows  # the members of a group differ
     requests = {r.lora_name if r else "base" for _, _, r in engine.llm.calls}
     assert requests == {"base", "policy-1"}
     for rollout in rollouts:
