@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from scope_lite.method.dialogue import Seat, Unsaid
 from scope_lite.method.sampling import Direct, SamplingRule
 from scope_lite.models.gate import Said, heard
-from scope_lite.models.hf import SeatModel
+from scope_lite.models.hf import RowSession, SeatModel
 from scope_lite.models.records import Transcript
 from scope_lite.models.rng import RowKeys
 
@@ -102,6 +102,8 @@ class ModelSeat:
     def _sample(
         self, turn: int, kind: str, token: int, rows: Int[np.ndarray, " r"]
     ) -> tuple[Int[np.ndarray, " r"], Float[np.ndarray, " r"]]:
+        if isinstance(self._session, RowSession):
+            return self._session.sample(rows, self.keys[rows].uniforms(turn, self.seat, token)[:, 0])
         ids = self.model.choice_ids[kind]
         whole = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness, rows)
         probabilities = whole[:, ids] if kind else whole

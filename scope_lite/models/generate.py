@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from scope_lite.models.constrained import GrammarConstraint, compile_grammar
 from scope_lite.models.draw import draw
 from scope_lite.models.pretrained import LoadedModel
 from scope_lite.models.replies import Message, Reply, ReplyCache, Sampler, SamplingConfig
+from scope_lite.models.rows import RowCache, row_attention
 from scope_lite.models.shared_prefix import (
     Readings,
     SharedPrefix,
@@ -37,6 +40,9 @@ OWN_BYTES = 2 * 2**30
 """The most memory for the keys and values of the tokens that a batch of replies writes."""
 FORMAT = 1
 """Part of every record's name; raise it when the sampler's numbers change."""
+
+
+Rows = TypeVar("Rows", RowCache, SharedPrefix)
 
 
 class TextSampler(Sampler):
@@ -126,23 +132,40 @@ class TextSampler(Sampler):
         """Replies ``start`` to ``stop - 1`` to each prompt, at most ``rows / len(prompts)`` of each at a time."""
         chunk = max(1, self._rows(config) // len(prompts))
         result: list[list[Reply]] = [[] for _ in prompts]
-        with shared_prefix_attention(self.loaded.model):
-            read = [self.readings.read(prompt) for prompt in prompts]
-            for low in range(start, stop, chunk):
-                reply_numbers = range(low, min(low + chunk, stop))
-                each = len(reply_numbers)
-                uniforms = np.stack([reply_uniforms(config, p, i) for p in prompts for i in reply_numbers])
-                shared = SharedPrefix([cache for cache, _ in read], each, config.max_new_tokens)
-                logits = torch.cat([logits for _, logits in read]).repeat_interleave(each, 0)
-                drawn = self._decode_rows(shared, logits, torch.from_numpy(uniforms).to(logits.device), config)
-                for i, replies in enumerate(result):
-                    replies.extend(drawn[i * each : (i + 1) * each])
+        model, cache, logits = self.loaded.model, *self.readings.read(prompts)
+        texts = [cache.text(row) for row in range(len(prompts))]
+        for prompt, text in zip(prompts, texts, strict=True):
+            self.readings.keep(prompt, text)
+        for low in range(start, stop, chunk):
+            reply_numbers = range(low, min(low + chunk, stop))
+            each = len(reply_numbers)
+            numbers = np.stack([reply_uniforms(config, p, i) for p in prompts for i in reply_numbers])
+            uniforms = torch.from_numpy(numbers).to(logits.device)
+            if stop - start == 1:  # a history with one reply is a row that grows
+                with row_attention(model):
+                    drawn = self._decode_rows(cache, self.readings.advance, logits, uniforms, config)
+            else:
+                rows = SharedPrefix(texts, each, config.max_new_tokens)
+                with shared_prefix_attention(model):
+                    first = logits.repeat_interleave(each, 0)
+                    drawn = self._decode_rows(rows, partial(step, model), first, uniforms, config)
+            for i, replies in enumerate(result):
+                replies.extend(drawn[i * each : (i + 1) * each])
         return result
 
     def _decode_rows(
-        self, shared: SharedPrefix, logits: Tensor, uniforms: Tensor, config: SamplingConfig
+        self,
+        rows: Rows,
+        advance: Callable[[Rows, Tensor], Tensor],
+        logits: Tensor,
+        uniforms: Tensor,
+        config: SamplingConfig,
     ) -> list[Reply]:
-        """Advance all rows token by token; rows that have ended leave the batch."""
+        """Advance all rows token by token; rows that have ended leave the batch.
+
+        Args:
+            advance: feeds every row its newest token, and returns the logits of the next.
+        """
         constraint = None
         if config.grammar is not None:
             constraint = GrammarConstraint(compile_grammar(config.grammar, self.loaded, self.stop_ids), len(uniforms))
@@ -163,9 +186,9 @@ class TextSampler(Sampler):
             if len(ended) == len(live) or t + 1 == config.max_new_tokens:
                 break
             if ended:
-                kept = shared.drop(ended)
+                kept = rows.drop(ended)
                 live, tokens = [live[place] for place in kept], tokens[kept]
-            logits = step(self.loaded.model, tokens, shared)
+            logits = advance(rows, tokens)
         return [self._drawn(*row) for row in zip(ids, measured, strict=True)]
 
     def _drawn(self, ids: list[int], measured: list[list[float]]) -> Reply:

@@ -20,8 +20,11 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from scope_lite.models.adapters import add_lora, lora_layers, set_state, state_of
 from scope_lite.models.chat import ChatFormat, stop_ids
+from scope_lite.models.draw import draw
 from scope_lite.models.folders import read_model, require_computing
 from scope_lite.models.records import TokenBatch
+from scope_lite.models.rows import RowCache, row_attention
+from scope_lite.models.shared_prefix import has_sliding_window
 from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -172,7 +175,9 @@ class SeatModel:
         return self._merged
 
     def session(self, rows: int) -> Session:
-        return Session(self, rows)
+        """A batch of dialogues in this seat; in free text one for long histories and large vocabularies."""
+        free = not self.choices and not has_sliding_window(self.model)
+        return RowSession(self, rows) if free else Session(self, rows)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """The words of one sampled message."""
@@ -242,3 +247,28 @@ class Session:
         raw = self.model.lm_head(hidden).float()
         scale = float(self.seat.choice_scale[choice]) if sharpness is None else sharpness
         return (raw * scale + self.seat.choice_bias[choice].to(raw.device)).double().softmax(-1).cpu().numpy()
+
+
+class RowSession(Session):
+    """A session in free text: keys and values stand in a ``RowCache``, and tokens are drawn where the scores are."""
+
+    def __init__(self, seat: SeatModel, rows: int):
+        super().__init__(seat, rows)
+        self.rows = RowCache(rows, seat.device)
+
+    @torch.no_grad()
+    def append(self, pieces: list[list[int]]) -> None:
+        with row_attention(self.model):
+            newest = self.rows.append(lambda ids, **options: self.seat.read(self.model, ids, **options), pieces)
+        fed = torch.tensor([bool(piece) for piece in pieces])[:, None].to(newest.device)
+        self.hidden = torch.where(fed, newest, self.hidden) if self.hidden.shape[1] else newest
+
+    @torch.no_grad()
+    def sample(
+        self, rows: Int[np.ndarray, " r"], uniforms: Float[np.ndarray, " r"], sharpness: float | None = None
+    ) -> tuple[Int[np.ndarray, " r"], Float[np.ndarray, " r"]]:
+        """The next token of each of ``rows``, and its log probability in nats."""
+        scores = self.model.lm_head(self.hidden[torch.from_numpy(rows)]).float()
+        scale = float(self.seat.choice_scale[0]) if sharpness is None else sharpness
+        tokens, measured = draw(scores, torch.from_numpy(uniforms).to(scores.device), 1 / scale)
+        return tokens.cpu().numpy(), measured[:, 0].cpu().numpy()

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
+
+from scope_lite.models.rows import RowCache, Text, close_up, common, row_attention
 
 NAME = "scope_shared_prefix"
 
@@ -36,14 +38,13 @@ class SharedPrefix:
         own_length: new tokens that every row holds so far.
     """
 
-    def __init__(self, prompts: list[DynamicCache], replies: int, max_new_tokens: int) -> None:
-        """``replies`` rows for each of ``prompts`` (caches of one row), those of one history side by side."""
+    def __init__(self, prompts: Sequence[Text], replies: int, max_new_tokens: int) -> None:
+        """``replies`` rows for each of ``prompts``, those of one history side by side."""
         self.max_new_tokens = max_new_tokens
         self.own_length = 0
-        self.lengths = [p.get_seq_length() for p in prompts]
-        layers = range(len(prompts[0].layers))
-        self.keys = [[p.layers[i].keys[0] for p in prompts] for i in layers]
-        self.values = [[p.layers[i].values[0] for p in prompts] for i in layers]
+        self.lengths = [prompt[0][0].shape[1] for prompt in prompts]
+        self.keys = [[keys for keys, _ in layer] for layer in zip(*prompts, strict=True)]
+        self.values = [[values for _, values in layer] for layer in zip(*prompts, strict=True)]
         self.own_keys: dict[int, Tensor] = {}
         self.own_values: dict[int, Tensor] = {}
         self.history = [h for h in range(len(prompts)) for _ in range(replies)]
@@ -79,16 +80,11 @@ class SharedPrefix:
 
     def drop(self, rows: Collection[int]) -> list[int]:
         """Forget these rows; returns for every row that stays which one it was before."""
-        left = len(self.history) - len(rows)
-        kept = list(range(left))
-        holes = [row for row in sorted(rows) if row < left]
-        movers = [row for row in range(left, len(self.history)) if row not in rows]
-        for hole, mover in zip(holes, movers, strict=True):
-            kept[hole] = mover
+        kept, holes, movers = close_up(len(self.history), rows)
         for own in (self.own_keys, self.own_values):
             for layer, held in own.items():
                 held[holes, :, : self.own_length] = held[movers, :, : self.own_length]
-                own[layer] = held[:left]
+                own[layer] = held[: len(kept)]
         self.history = [self.history[row] for row in kept]
         self._sort()
         return kept
@@ -143,59 +139,62 @@ def shared_prefix_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 class Readings:
-    """Keys and values of the prompts read lately: a prompt that begins like one of them reads only the rest.
+    """Keys and values of the texts read lately: a prompt that begins like one of them reads only the rest.
 
     So a dialogue that has grown by a turn reads that turn, and prompts with the same instructions read them once. What
-    is read in two parts equals what is read in one up to rounding.
+    is read in parts equals what is read in one up to rounding.
     """
 
     def __init__(self, model: PreTrainedModel, most: int = 2**30) -> None:
         """``most`` bytes are kept, those used last; 0 keeps nothing."""
         self.model, self.most = model, most
-        self._known: dict[tuple[int, ...], tuple[DynamicCache, Float[Tensor, "1 vocab"]]] = {}
+        self._known: dict[tuple[int, ...], Text] = {}
 
-    def read(self, token_ids: list[int]) -> tuple[DynamicCache, Float[Tensor, "1 vocab"]]:
-        """The key-value cache of one prompt, not to be changed, and the logits of the token that follows it."""
-        ids = tuple(token_ids)
-        alike = max(self._known, key=lambda known: _common(known, ids), default=())
-        if alike == ids:
-            found = self._known.pop(ids)
+    def read(self, prompts: Sequence[Sequence[int]]) -> tuple[RowCache, Float[Tensor, "prompts vocab"]]:
+        """All prompts in one batch, a row each, and the logits of the token that follows each."""
+        beginnings = [self._beginning(tuple(prompt)) for prompt in prompts]
+        if any(length for _, length in beginnings):
+            cache = RowCache.of([[(k[:, :length], v[:, :length]) for k, v in text] for text, length in beginnings])
         else:
-            shared = min(_common(alike, ids), len(ids) - 1)  # logits come from reading the last token
-            found = self._read_on(self._known[alike][0] if shared else None, shared, ids)
-            if alike == ids[:shared] and alike:
-                del self._known[alike]  # all of it lives on in the longer one
-        self._known[ids] = found
+            cache = RowCache(len(prompts), self.model.device)
+        with row_attention(self.model):
+            pieces = [prompt[length:] for prompt, (_, length) in zip(prompts, beginnings, strict=True)]
+            hidden = cache.append(self.forward, pieces)
+        return cache, self.model.lm_head(hidden)
+
+    def forward(self, ids: Int[Tensor, "b t"], **options: Any) -> Float[Tensor, "b t d"]:
+        return self.model.get_decoder()(input_ids=ids, **options).last_hidden_state
+
+    def advance(self, cache: RowCache, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
+        """Feed every row its newest token; return the logits of the next one."""
+        return self.model.lm_head(cache.append(self.forward, tokens[:, None].tolist()))
+
+    def keep(self, ids: Sequence[int], text: Text) -> None:
+        """Remember what was read: the first of ``ids``, as many as ``text`` holds, in place of its beginnings."""
+        read = tuple(ids[: text[0][0].shape[1]])
+        for known in [known for known in self._known if known == read[: len(known)]]:
+            del self._known[known]
+        self._known[read] = text
         while self._known and self._bytes() > self.most:
             del self._known[next(iter(self._known))]
-        return found
 
     def forget(self) -> None:
         """Read everything anew from here on."""
         self._known.clear()
 
-    def _read_on(
-        self, known: DynamicCache | None, shared: int, ids: tuple[int, ...]
-    ) -> tuple[DynamicCache, Float[Tensor, "1 vocab"]]:
-        """Read ``ids`` behind the first ``shared`` tokens of ``known``."""
-        cache = DynamicCache()
-        for i, layer in enumerate(known.layers if known else ()):
-            cache.update(layer.keys[:, :, :shared], layer.values[:, :, :shared], i)
-        rest = torch.tensor([ids[shared:]], device=self.model.device)
-        return cache, self.model(rest, past_key_values=cache, logits_to_keep=1).logits[:, -1]
+    def _beginning(self, ids: tuple[int, ...]) -> tuple[Text, int]:
+        """The known text that shares most with ``ids``, and how much of it; its last token is always read again."""
+        alike = max(self._known, key=lambda known: common([known, ids]), default=())
+        if not alike:
+            return [], 0
+        self._known[alike] = self._known.pop(alike)
+        return self._known[alike], min(common([alike, ids]), len(ids) - 1)
 
     def _bytes(self) -> int:
-        caches = [cache for cache, _ in self._known.values()]
-        return sum(2 * layer.keys.nbytes for cache in caches for layer in cache.layers)
+        return sum(2 * keys.nbytes for text in self._known.values() for keys, _ in text)
 
 
-def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Tokens at the beginning that two prompts share."""
-    differing = (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
-    return next(differing, min(len(first), len(second)))
-
-
-def step(model: PreTrainedModel, tokens: Int[Tensor, " rows"], shared: SharedPrefix) -> Float[Tensor, "rows vocab"]:
+def step(model: PreTrainedModel, shared: SharedPrefix, tokens: Int[Tensor, " rows"]) -> Float[Tensor, "rows vocab"]:
     """Feed every row its newest token; return the logits of the next one."""
     # A four-dimensional mask is handed through untouched; ours carries nothing, since a row sees all that it holds.
     mask = torch.zeros((1, 1, 1, 1), dtype=shared.keys[0][0].dtype, device=tokens.device)

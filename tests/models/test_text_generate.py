@@ -19,6 +19,7 @@ from scope_lite.models.constrained import compile_grammar
 from scope_lite.models.generate import TextSampler, reply_uniforms
 from scope_lite.models.pretrained import LoadedModel
 from scope_lite.models.replies import Reply, ReplyCache, SamplingConfig
+from scope_lite.models.rows import RowCache
 from scope_lite.models.shared_prefix import Readings
 from scope_lite.store.errors import ScopeError
 
@@ -103,8 +104,8 @@ def test_the_batch_size_changes_nothing_that_is_sampled(loaded: LoadedModel, row
 
 def test_rows_are_fewer_where_what_they_write_would_not_fit(loaded: LoadedModel, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     sampler = TextSampler(loaded)
-    one = sampler.readings.read(sampler.prompt_ids(CHATS[1], 0))[0]
-    held = sum(2 * layer.keys.nbytes for layer in one.layers) // one.get_seq_length()
+    one, _ = sampler.readings.read([sampler.prompt_ids(CHATS[1], 0)])
+    held = sum(2 * keys.nbytes for keys, _ in one.text(0)) // one.width
     assert shared_prefix.bytes_a_token(loaded.model) == held
     monkeypatch.setattr(generate, "OWN_BYTES", 5 * CONFIG.max_new_tokens * held + 1)
     assert sampler._rows(CONFIG) == 5
@@ -114,14 +115,15 @@ def test_rows_are_fewer_where_what_they_write_would_not_fit(loaded: LoadedModel,
 def test_a_dropped_row_leaves_the_others_as_they_were(loaded: LoadedModel) -> None:
     """Whatever is dropped and when: every row's logits stay those of reading its whole text alone."""
     prompts = [[5, 6, 7, 8], [9, 10], [11, 12, 13, 14, 15, 16]]
+    read = Readings(loaded.model).read(prompts)[0]
     with torch.inference_mode(), shared_prefix.shared_prefix_attention(loaded.model):
-        shared = shared_prefix.SharedPrefix([Readings(loaded.model).read(p)[0] for p in prompts], 3, 6)
+        shared = shared_prefix.SharedPrefix([read.text(row) for row in range(3)], 3, 6)
         texts = [list(p) for p in prompts for _ in range(3)]
         for fed, dropped in enumerate([(), (8,), (0, 1, 2), (), (0, 4), (1,)]):  # all of one history, too
             texts = [texts[row] for row in shared.drop(set(dropped))]
             for row, text in enumerate(texts):
                 text.append(20 + 7 * fed + row)
-            logits = shared_prefix.step(loaded.model, torch.tensor([text[-1] for text in texts]), shared)
+            logits = shared_prefix.step(loaded.model, shared, torch.tensor([text[-1] for text in texts]))
             for text, got in zip(texts, logits, strict=True):
                 torch.testing.assert_close(got, loaded.model(torch.tensor([text])).logits[0, -1], atol=1e-4, rtol=1e-4)
     assert len(texts) == 2
@@ -129,7 +131,7 @@ def test_a_dropped_row_leaves_the_others_as_they_were(loaded: LoadedModel) -> No
 
 @pytest.mark.parametrize("temperature", [1.0, 1e-3])
 def test_what_has_been_read_before_is_not_read_again_and_changes_nothing(
-    loaded: LoadedModel, temperature: float
+    loaded: LoadedModel, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(CONFIG, temperature=temperature)
     chat = [{"role": "system", "content": "you are a customer"}, {"role": "user", "content": "how can I help?"}]
@@ -139,14 +141,16 @@ def test_what_has_been_read_before_is_not_read_again_and_changes_nothing(
     keeping, forgetful = TextSampler(loaded), TextSampler(loaded)
     forgetful.readings.most = 0
     read: dict[str, list[int]] = {}
+    read_all = Readings.read
     for name, sampler in (("keeping", keeping), ("forgetful", forgetful)):
         seen = read.setdefault(name, [])
-        counter = loaded.model.register_forward_pre_hook(
-            lambda _, ids, options, seen=seen: None if "shared_prefix" in options else seen.append(ids[0].shape[1]),
-            with_kwargs=True,
-        )
+
+        def count(self: Readings, prompts: list[list[int]], seen: list[int] = seen) -> tuple[RowCache, torch.Tensor]:
+            seen.extend(len(prompt) - self._beginning(tuple(prompt))[1] for prompt in prompts)
+            return read_all(self, prompts)
+
+        monkeypatch.setattr(Readings, "read", count)
         drawn = [reply for call in calls for group in sampler.sample(call, 2, config) for reply in group]
-        counter.remove()
         if name == "keeping":
             expected = drawn
     assert [r.token_ids for r in drawn] == [r.token_ids for r in expected]
@@ -156,10 +160,10 @@ def test_what_has_been_read_before_is_not_read_again_and_changes_nothing(
         assert one.entropies == pytest.approx(other.entropies, abs=tolerance)
     lengths = [len(keeping.prompt_ids(c, 0)) for call in calls for c in call]
     assert read["forgetful"] == lengths
-    # the grown chat reads its new turn, the last two nothing but what decides the next token
+    # the grown chat reads its new turn, the last two only what decides the next token
     assert read["keeping"][0] == lengths[0] and read["keeping"][2] == lengths[2] - lengths[0]
     assert read["keeping"][3] == lengths[3] - lengths[2] and read["keeping"][1] < lengths[1]
-    assert read["keeping"][4:] == [1], "a prompt that another one begins with is read for its last token only"
+    assert read["keeping"][4:] == [1, 1], "a prompt that another one begins with is read for its last token only"
 
 
 def test_readings_are_kept_within_their_bytes_and_forgotten_on_demand(loaded: LoadedModel) -> None:
