@@ -158,7 +158,7 @@ class RowCache:
 
 def common(texts: Sequence[Sequence[int]]) -> int:
     """Tokens at the beginning that all texts share."""
-    first, last = min(texts), max(texts)  # what these two share, all do
+    first, last = min(map(list, texts)), max(map(list, texts))  # what these two share, all do
     differing = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return next(differing, min(len(first), len(last)))
 

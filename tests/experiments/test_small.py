@@ -28,7 +28,7 @@ from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
-from tests.models.test_text_generate import tiny
+from tests.standins.tiny_models import tiny
 
 NOBODY = Person("nobody", 0.0)
 TALK = ["hello", "hi there", "give money?", "no no no", "please", "no no", "bye"]  # persuader first and last

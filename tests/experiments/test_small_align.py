@@ -24,7 +24,7 @@ from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import Transcript, collate
 from scope_lite.store.errors import ScopeError
 from tests.experiments import test_small
-from tests.models.test_text_generate import tiny
+from tests.standins.tiny_models import tiny
 
 base, dialogues = test_small.base, test_small.dialogues
 CHAT = persuadee_chat(["hello"])

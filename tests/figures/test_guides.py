@@ -14,7 +14,7 @@ from scope_lite.experiments import nano_models as nano
 from scope_lite.experiments.claims import read_claims
 from scope_lite.models import api
 from scope_lite.store.paths import HOME
-from tests.models.test_text_generate import tiny
+from tests.standins.tiny_models import tiny
 
 GUIDES = sorted((HOME / "notebooks").glob("*.md"))
 OWN = HOME / "notebooks" / "bring_your_own.md"

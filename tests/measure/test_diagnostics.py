@@ -17,7 +17,7 @@ from scope_lite.models.gate import REASONS
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.replies import Reply, SamplingConfig
 from scope_lite.store.errors import ScopeError
-from tests.models.test_text_generate import tiny
+from tests.standins.tiny_models import tiny
 
 SITUATION = Situation(
     "lamp",

@@ -43,7 +43,8 @@ from tests.method.test_text_training import (  # noqa: F401  (fixtures)
     rows_of,
     scripted,
 )
-from tests.models.test_text_generate import CHATS, tiny
+from tests.models.test_text_generate import CHATS
+from tests.standins.tiny_models import tiny
 
 THOUGHT = "<think>I play a stingy barista, so I say maybe 50 cents.</think>\nMaybe another time."
 

@@ -17,7 +17,6 @@ from scope_lite.models.endpoint import UNTRUNCATED, Endpoint, parse_endpoint
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
-from tests.models.test_text_generate import tiny
 from tests.standins.endpoint_server import (
     CHATS,
     CONFIG,
@@ -32,6 +31,7 @@ from tests.standins.endpoint_server import (
     sampler,
     texts,
 )
+from tests.standins.tiny_models import tiny
 
 # -- replies ---------------------------------------------------------------------------------------------------------
 

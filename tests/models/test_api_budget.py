@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scope_lite.models.completion import most_tokens
 from scope_lite.models.endpoint import Budget
 from scope_lite.store.errors import ScopeError
-from tests.models.test_text_generate import byte_tokenizer
 from tests.standins.endpoint_server import CHATS, CONFIG, USAGE, Server, ok, refusal, sampler
+from tests.standins.tiny_models import byte_tokenizer
 
 
 def worst(chat: list[dict[str, str]], budget: Budget) -> float:

@@ -31,7 +31,7 @@ from scope_lite.store import checkpoints
 from scope_lite.store.errors import ScopeError
 from tests.method.test_text_cotraining import rewards, words  # noqa: F401  (rewards is a fixture)
 from tests.method.test_text_training import config_of, panel, rows_of  # noqa: F401  (panel is a fixture)
-from tests.models.test_text_generate import byte_tokenizer
+from tests.standins.tiny_models import byte_tokenizer
 
 
 class StandIn:

@@ -16,7 +16,7 @@ from scope_lite.models.pretrained import SMOLLM2_PACKAGE, load_model
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from tests.envs.test_text_sources import installed
-from tests.models.test_text_generate import byte_tokenizer, tiny
+from tests.standins.tiny_models import byte_tokenizer, tiny
 
 ROW = "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"

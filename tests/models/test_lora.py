@@ -18,7 +18,7 @@ from scope_lite.models.adapters import FUSED, LORA_TARGETS, add_lora, fold_adapt
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Transcript
 from scope_lite.store.errors import ScopeError
-from tests.models.test_text_generate import byte_tokenizer
+from tests.standins.tiny_models import byte_tokenizer
 
 SHAPE = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
              initializer_range=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2)  # fmt: skip

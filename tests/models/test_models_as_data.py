@@ -22,7 +22,7 @@ from scope_lite.models.adapters import CONFIG, WEIGHTS, fold_adapters
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.pretrained import load_model
 from scope_lite.store.errors import ScopeError
-from tests.models.test_text_generate import tiny
+from tests.standins.tiny_models import tiny
 
 Tensors = dict[str, torch.Tensor]
 NORM = "model.layers.1.input_layernorm.weight"
