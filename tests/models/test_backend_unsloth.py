@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from scope_lite.method.config import method_config
 from scope_lite.method.learner import Learner
+from scope_lite.method.partner import Partner
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.text import TextScene
 from scope_lite.method.train import train
@@ -264,17 +265,19 @@ def test_three_steps_of_co_training_move_both_adapters_of_the_real_smollm2(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The whole loop in text: each seat learns from its own words, the base from nobody's; stopped, it goes on."""
-    scenes, rollouts, play = list[TextScene](), list[Rollout](), TextScene.play
+    scenes, rollouts, play = list[TextScene](), list[Rollout](), Partner.play
 
     def weights(scene: TextScene) -> dict[str, torch.Tensor]:
         assert scene._unsloth is not None
         return {n: p.detach().clone() for n, p in scene._unsloth.peft.named_parameters() if "lora_" not in n}
 
-    def watched(scene: TextScene, *args: Any) -> Any:
+    def watched(partner: Partner, *args: Any) -> Any:
+        scene = partner.scene
+        assert isinstance(scene, TextScene)
         if not scenes:
             before.update(weights(scene))
         scenes.append(scene)
-        found = play(scene, *args)
+        found = play(partner, *args)
         rollouts.extend(found.rollouts)
         return found
 
@@ -283,7 +286,7 @@ def test_three_steps_of_co_training_move_both_adapters_of_the_real_smollm2(
             shutil.copytree(tmp_path / "whole", tmp_path / "cut")
 
     before: dict[str, torch.Tensor] = {}
-    monkeypatch.setattr(TextScene, "play", watched)
+    monkeypatch.setattr(Partner, "play", watched)
     config = config_of(
         Path("smollm2"), "cotraining", steps=3, group_size=3, eval_every=3, final_dialogues=1, learning_rate=1e-3,
         simulator={"learning_rate": 1e-3}, text={"training_engine": "unsloth", "max_new_tokens": 4, "reply_tokens": 4},
