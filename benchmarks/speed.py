@@ -78,7 +78,9 @@ def ours() -> None:
 
     def wait(step: int, steps: int, metrics: dict[str, Any]) -> None:
         if step:
-            took = json.loads(next(Path(work["folder"]).rglob("timing.jsonl")).read_text().splitlines()[step])
+            took = json.loads(
+                next(Path(work["folder"]).rglob("timing.jsonl")).read_text(encoding="utf-8").splitlines()[step]
+            )
             rollouts, training = took["rollout_seconds"], took["train_seconds"]
             tokens = round(took["tokens_per_second"] * (rollouts + training))
             print(json.dumps({"rollouts": rollouts, "training": training, "tokens": tokens}), flush=True)
@@ -94,7 +96,7 @@ class Engine:
     """A process that does steps."""
 
     def __init__(self, command: Sequence[str], work: dict[str, Any]):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8")
         self.say(json.dumps(work))
         self.until("ready")
 

@@ -102,7 +102,7 @@ class ModelSeat:
     def _sample(
         self, turn: int, kind: str, token: int, rows: Int[np.ndarray, " r"]
     ) -> tuple[Int[np.ndarray, " r"], Float[np.ndarray, " r"]]:
-        if isinstance(self._session, RowSession):
+        if isinstance(self._session, RowSession) and isinstance(self.rule, Direct):
             return self._session.sample(rows, self.keys[rows].uniforms(turn, self.seat, token)[:, 0])
         ids = self.model.choice_ids[kind]
         whole = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness, rows)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import chisquare
 
 from scope_lite.envs.p4g_episode import P4GEpisode, says_goodbye
@@ -136,9 +137,9 @@ def test_a_turn_reads_what_is_new_and_the_simulators_say_what_they_would_if_they
     heard = ["Hello!", "Will you help the children?", "A dollar is enough."]
     texts, numbers, read = [], [], []
     for asked in (sampler, slow):
-        counted: list[int] = []
-        asked.loaded.model.register_forward_pre_hook(
-            lambda _, ids, options, counted=counted: counted.append(ids[0].shape[1]), with_kwargs=True
+        counted: list[torch.Size] = []
+        asked.loaded.model.get_decoder().register_forward_pre_hook(
+            lambda _, ids, options, counted=counted: counted.append(options["input_ids"].shape), with_kwargs=True
         )
         # as good as greedy in the first four rows, and as it is in the others
         seat = PromptedSeat(
@@ -149,7 +150,7 @@ def test_a_turn_reads_what_is_new_and_the_simulators_say_what_they_would_if_they
             seat.speak(turn, "")
         texts.append(seat.chats)
         numbers.append([x for reply in seat.direct for x in (*reply.logprobs, *reply.entropies)])
-        read.append(sum(n for n in counted if n > 1))
+        read.append(sum(rows * columns for rows, columns in counted if columns > 1))
     assert texts[0] == texts[1]
     assert numbers[0] == pytest.approx(numbers[1], abs=2e-3)
     assert read[0] < read[1] / 2
