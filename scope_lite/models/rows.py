@@ -188,7 +188,7 @@ def attention(
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "rows new heads dim"], None]:
     """Attention in which the heads that share keys ask together; without a mask of ours, plain SDPA."""
-    if attention_mask is None or kwargs.get("shared_prefix") is not None:
+    if attention_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
     (rows, heads, new, dim), kv_heads = query.shape, key.shape[1]
     asking = query.reshape(rows, kv_heads, heads // kv_heads * new, dim)
@@ -202,10 +202,10 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 @contextlib.contextmanager
-def row_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Let ``model`` use :func:`attention` inside the ``with`` block, and what it used before outside."""
+def row_attention(model: PreTrainedModel, name: str = NAME) -> Iterator[None]:
+    """Let ``model`` attend by what is registered as ``name`` inside the block, and as before outside."""
     before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
+    model.set_attn_implementation(name)
     try:
         yield
     finally:

@@ -8,9 +8,9 @@ Works for the decoder families that pass keyword arguments down to their attenti
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate
 from typing import Any
 
@@ -127,15 +127,9 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-@contextlib.contextmanager
-def shared_prefix_attention(model: PreTrainedModel) -> Iterator[None]:
+def shared_prefix_attention(model: PreTrainedModel) -> AbstractContextManager[None]:
     """Let ``model`` use :func:`attention` inside the ``with`` block, and what it used before outside."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation(NAME)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    return row_attention(model, NAME)
 
 
 class Readings:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from scope_lite.envs.tau2.episode import Said
 from scope_lite.envs.tau2.prompt import agent_system
@@ -21,6 +20,7 @@ from scope_lite.models.records import collate
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from tests.standins.tau2_shop import LOOK_UP, SCHEMAS, Shop, episode
+from tests.standins.tiny_models import byte_tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}<s>{{ m['role'] }}\n{{ m['content'] }}</s>\n{% endfor %}"
@@ -31,12 +31,7 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def model() -> SeatModel:
     """A random transformer that reads and writes bytes."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: i for i, token in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
-    inner = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    tokenizer = byte_tokenizer()
     tokenizer.chat_template = TEMPLATE
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=2,
