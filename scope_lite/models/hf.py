@@ -152,13 +152,10 @@ class SeatModel:
         return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
 
     def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """The hidden state that predicts each generated token. Rows with the same tokens are read once.
-
-        There is no mask: what stands behind a token, padding too, changes nothing in a causal model.
-        """
-        texts, text = batch.ids.unique(dim=0, return_inverse=True)
-        hidden = self.read(self.model, texts, use_cache=False)
-        return hidden[text[batch.row].to(self.device), batch.column.to(self.device) - 1]
+        """The hidden state that predicts each generated token."""
+        mask = None if batch.attention.all() else batch.attention.long().to(self.device)
+        hidden = self.read(self.model, batch.ids, attention_mask=mask, use_cache=False)
+        return hidden[batch.row.to(self.device), batch.column.to(self.device) - 1]
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
@@ -210,14 +207,6 @@ class Session:
         self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         """all that each row has read, where nothing else keeps it"""
-
-    def select(self, rows: list[int]) -> None:
-        """Go on with these rows, each as often as it is named."""
-        index = torch.tensor(rows, device=self.seat.device)
-        if self.cache is not None:
-            self.cache.batch_select_indices(index)
-        self.attention, self.hidden = self.attention[index.cpu()], self.hidden[index.to(self.hidden.device)]
-        self._ids = [self._ids[row] for row in rows]
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:
