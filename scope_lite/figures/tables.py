@@ -169,7 +169,9 @@ def simulator_rewards() -> pd.DataFrame:
     """Table 9: what a trained simulator can be paid for: the paper's formula, and ours for each value of the key."""
     theirs = paper_table("Table 9", ["method"], ["quantity"])["simulator reward"]
     names = get_args(SimulatorConfig.model_fields["reward"].annotation)
-    rows = {name: [theirs.get(name, "–"), *_DATA["rewards"].get(name, ["–", "–"])] for name in names}
+    rows = {
+        name: [theirs.get(name.removesuffix("_group"), "–"), *_DATA["rewards"].get(name, ["–", "–"])] for name in names
+    }
     columns = ["the paper's", "the paper's main results", "here, of rollout i"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("reward")
 
