@@ -47,8 +47,10 @@ def measured(name: str, results: Path = RESULTS) -> str:
     if not (results / f"{name}.csv").exists():
         return f"*Not run yet: there is no table `{name}`.*"
     lines = ["| world | arm | unseen reward at the end | rescued |", "|---|---|---|---|"]
-    for (world, arm), runs in ends(name, results).groupby(["world", "variant"], sort=False):
-        values, mark = runs.sort_values("seed")[UNSEEN].to_numpy(), halfway(str(world), results)
+    last = ends(name, results)
+    marks = {world: halfway(world, results) for world in last["world"].unique()}
+    for (world, arm), runs in last.groupby(["world", "variant"], sort=False):
+        values, mark = runs.sort_values("seed")[UNSEEN].to_numpy(), marks[world]
         shown = str(t_interval(values)) if len(values) >= ENOUGH else ", ".join(f"{value:.2f}" for value in values)
         rescued = "–" if mark is None else f"{(values > mark).sum()} of {len(values)}"
         lines.append(f"| {world} | {arm} | {shown} | {rescued} |")
