@@ -71,7 +71,7 @@ def valid(rng: random.Random) -> dict[str, Any]:
     content["world"] = rng.choice(["persuasion", "retail", "coding", "persuasion_1000", "p4g"])
     usual: dict[str, list[Any]] = {
         "seed": [0, 7], "steps": [0, 20], "groups": [4], "group_size": [8], "learning_rate": [0.001, 1e-05],
-        "kl_coef": [0, 0.1], "lora_rank": [4], "scale_advantages": [True, False],
+        "kl_coef": [0, 0.1], "lora_rank": [4], "advantages": ["z", "centred", "raw", "batch"],
     }  # fmt: skip
     content |= {key: rng.choice(values) for key, values in usual.items() if rng.random() < 0.5}
     content["simulator"] = {"k": rng.choice([1, 5]), "sharpness": rng.choice([None, 2.0])}

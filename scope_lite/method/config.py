@@ -22,6 +22,10 @@ TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline", "cooperbench")
 """worlds whose dialogues are real text between language models; every other name is a nano world"""
 
 
+Estimator = Literal["z", "centred", "raw", "batch"]
+"""what a rollout's reward becomes; ``grpo.group_advantages`` says what each stands for"""
+
+
 class SimulatorConfig(Settings):
     """Who plays the user in training."""
 
@@ -29,15 +33,19 @@ class SimulatorConfig(Settings):
     """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS;
     trained: a second trainable seat that starts as the first member; self: the policy's own adapter in both seats"""
     members: tuple[Name, ...] = Field(default=("sim-a",), max_length=64)
-    """panel members that play, one a group, in cyclic rotation over groups"""
+    """panel members that play, in cyclic rotation; a simulator that learns starts as the first"""
+    start: Literal["member", "policy"] = "member"
+    """what a simulator that learns starts as: that member (Single's simulator), or a copy of the policy's own base at
+    T = .7, as in the paper"""
     sharpness: float | None = Field(default=None, gt=0, le=1000)
-    """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1)"""
+    """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1; of a copy of the
+    policy's base: 1/.7)"""
     outcome: Literal["simulator", "world", "judge"] | None = None
     """who says how a training dialogue ended: the simulator's last word; the world, from what was said (nobody's to
     learn); or a frozen judge that takes every user for the simulator's favourite type. null: as the world has it"""
-    draw: Literal["group", "rollout"] = "group"
-    """whether one simulator plays a whole group, or each rollout has its own; paper: an ensemble rotates over rollouts
-    (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
+    draw: Literal["step", "group", "dialogue"] = "group"
+    """what one simulator of several plays: a whole step, a group, or a dialogue; paper: an ensemble rotates over
+    dialogues (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
     persona: Literal["says", "as"] = "says"
     """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
     k: int = Field(default=5, ge=1, le=100)
@@ -48,21 +56,31 @@ class SimulatorConfig(Settings):
     """how far the listed distribution is moved off P (Prop. 3.7)"""
     direction: Literal["mode", "wrong"] = "mode"
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
-    reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
-    """what a trained simulator is paid for; zero and random are controls; paper: adversarial on P4G, curriculum on
-    tau2-bench (Table 9)"""
+    reward: Literal[
+        "curriculum_credit", "curriculum_group", "adversarial", "cooperative", "disagreement", "zero", "random"
+    ] = "curriculum_credit"
+    """what a trained simulator is paid for (rewards.py). The paper has adversarial on P4G, on tau2-bench
+    curriculum_group: one score for a whole group (Table 9); curriculum_credit is our share of it for each rollout; zero
+    and random are controls"""
+    advantages: Estimator | None = None
+    """how its rewards become advantages; null: as the policy's. A score that a group shares needs batch or raw"""
     kl_coef: float = Field(default=0.1, ge=0, le=1e6)
     """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
     policy's own counts; paper: .005 (Table 6)"""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     pool_size: int = Field(default=1, ge=1, le=1000)
-    """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
+    """K: selves that play; 1 is plain Co-Training; paper: 5"""
+    present: bool = True
+    """whether the present self is one of the K; false: K past ones, at first the start alone"""
+    behaviour: Literal["sampled", "current"] = "sampled"
+    """what the clipped ratio of the simulator's tokens is against: the entry that spoke, or the current weights, which
+    makes it 1 and corrects nothing (the public launchers)"""
     cadence: int = Field(default=4, ge=1, le=10**9)
     """steps between two snapshots"""
     head_start: int = Field(default=0, ge=0, le=10**9)
     """steps at the start in which only the simulator learns: a test of whether the two are in a race"""
     pool_sampling: Literal["uniform", "newest", "distinct"] = "uniform"
-    """how a group's simulator is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
+    """how an entry is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
     those whose replies differ from every newer one's"""
 
     @model_validator(mode="after")
@@ -71,19 +89,27 @@ class SimulatorConfig(Settings):
             raise ValueError(f"a simulator of kind {self.kind!r} needs at least one member")
         if twice := {name for name in self.members if self.members.count(name) > 1}:
             raise ValueError(f"members are listed once each, {min(twice)} is there twice")
-        if self.reward == "disagreement" and self.pool_size < 2:
+        if self.reward == "disagreement" and not self.has_past:
             raise ValueError("the reward 'disagreement' compares with past selves: it needs a pool_size of 2 or more")
         return self
 
+    @property
+    def has_past(self) -> bool:
+        """Whether past selves play."""
+        return self.pool_size > 1 or not self.present
 
+
+_LEARNS = {"reward", "advantages", "pool_size", "present", "behaviour", "cadence", "pool_sampling"}
 READS: dict[str, set[str]] = {
     "frozen": set(),
     "persona": {"persona"},
     "verbalized": {"k", "noise", "eta", "direction"},
-    "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling", "head_start"},
-    "self": {"reward", "pool_size", "cadence", "pool_sampling"},
+    "trained": _LEARNS | {"start", "kl_coef", "learning_rate", "head_start"},
+    "self": _LEARNS,
 }
 """What each kind of simulator reads besides READ_BY_ALL; its run's name holds nothing of the rest."""
+START_SHARPNESS = 1 / 0.7
+"""gamma of a copy of the policy's base as a simulator: the paper's simulators that learn speak at T = .7"""
 READ_BY_ALL = {"kind", "members", "sharpness", "outcome", "draw"}
 
 
@@ -159,8 +185,9 @@ class RunConfig(Settings):
     kl_coef: float = Field(default=0.0, ge=0, le=1e6)
     """weight of the KL term to the base, nats a token: the k3 estimator as a loss, whose value estimates
     KL(policy || base) and whose gradient is that of KL(base || policy); paper: .005 (Table 6)"""
-    scale_advantages: bool = True
-    """divide centred rewards by the group's standard deviation (Eq. 2); false: centre only"""
+    advantages: Estimator = "z"
+    """how rewards become advantages: centred in the group and divided by its standard deviation (z, Eq. 2), centred
+    only, the raw reward (the public launchers), or centred over the batch"""
     updates_per_step: int = Field(default=1, ge=1, le=1000)
     """optimizer steps on one batch of rollouts"""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e9)
@@ -182,10 +209,26 @@ class RunConfig(Settings):
             raise ValueError("text.prices are two numbers, for a million tokens read and written")
         if self.groups * self.group_size > MOST_ROWS:
             raise ValueError(f"groups x group_size is at most {MOST_ROWS:,} (got {self.groups * self.group_size:,})")
-        if self.simulator.kind in ("trained", "self") and self.simulator.reward == "curriculum" and self.group_size < 3:
-            # of two, each is as far from the mean as the other: equal credit, no signal
-            raise ValueError("the reward 'curriculum' tells rollouts apart from a group_size of 3 on")
+        self._pays_a_signal()
         return self
+
+    def _pays_a_signal(self) -> None:
+        if self.simulator.kind not in ("trained", "self"):
+            return
+        reward, estimator = self.simulator.reward, self.simulator_advantages
+        if reward == "curriculum_credit" and self.group_size < 3 and estimator in ("z", "centred"):
+            # of two, each is as far from the mean as the other: equal credit, no signal
+            raise ValueError(f"the reward {reward!r} tells rollouts apart from a group_size of 3 on")
+        if reward == "curriculum_group" and estimator in ("z", "centred"):
+            raise ValueError(
+                f"the reward {reward!r} is one score for a group, of which advantages {estimator!r} leave nothing: set "
+                "simulator.advantages to batch or raw"
+            )
+
+    @property
+    def simulator_advantages(self) -> Estimator:
+        """How the rewards of a simulator that learns become advantages."""
+        return self.simulator.advantages or self.advantages
 
     @property
     def is_text(self) -> bool:

@@ -1,8 +1,8 @@
 """Group-relative policy optimisation on dialogues: advantages and loss, as pure functions.
 
-Departures from textbook GRPO, all options: the KL term is off by default, the advantage can be centred only, and the
-mean is over trained tokens (not over rollouts), so that each token weighs the same. Tokens arrive as a flat list of
-those that the seat generated: a token of the other seat or of the prompt is not in it at all.
+Departures from textbook GRPO, all options: the KL term is off by default, the advantage can be another than the
+z-score, and the mean is over trained tokens (not over rollouts), so that each token weighs the same. Tokens arrive as a
+flat list of those that the seat generated: a token of the other seat or of the prompt is not in it at all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from scope_lite.method.config import Estimator
 
 ROUNDING = 16 * torch.finfo(torch.float32).eps
 """what equal rewards may differ by, relative to the largest: sums are off by some units in the last place"""
@@ -32,34 +34,46 @@ def equal_values(
 
 
 def group_advantages(
-    rewards: Float[Tensor, "groups size"], scale: bool = True, eps: float = 1e-6
+    rewards: Float[Tensor, "groups size"], estimator: Estimator = "z", eps: float = 1e-6
 ) -> Float[Tensor, "groups size"]:
-    """Centre each group's rewards and divide by their population standard deviation (Eq. 2).
+    """What each rollout's reward is worth, by one of four estimators.
 
-    ``[1, 0, 0, 1]`` gives ``[1, -1, -1, 1]``. A group whose rewards are all equal (:func:`equal_values`) gets zero
-    advantage ("the update stalls", Section 2). ``scale=False`` centres only (Dr. GRPO).
+    Of the groups ``[1, 0, 0, 1]`` and ``[1, 1, 1, 1]``:
+        z        centred in the group, divided by its population standard deviation (Eq. 2): [1, -1, -1, 1] and zeros
+        centred  centred in the group (Dr. GRPO): [.5, -.5, -.5, .5] and zeros
+        raw      the reward itself (the public launchers): every success pushes, also in a group of successes
+        batch    centred over all groups, for a score that a group shares: [.25, -.75, -.75, .25] and four times .25
+
+    What is centred and equal up to rounding (:func:`equal_values`) is zero ("the update stalls", Section 2).
 
     Raises:
-        ValueError: if a group has fewer than two rollouts.
+        ValueError: if a group that is centred has fewer than two rollouts.
     """
+    if estimator == "raw":
+        return rewards.clone()
+    if estimator == "batch":
+        return group_advantages(rewards.reshape(1, -1), "centred").view_as(rewards)
     if rewards.shape[1] < 2:
         raise ValueError(f"a group needs at least two rollouts, got {rewards.shape[1]}")
     centred = rewards - rewards.mean(dim=1, keepdim=True)
     centred = torch.where(equal_values(rewards), torch.zeros_like(centred), centred)
-    return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps) if scale else centred  # Eq. 2
+    return centred / (rewards.std(dim=1, keepdim=True, correction=0) + eps) if estimator == "z" else centred  # Eq. 2
 
 
-def counted_advantages(rewards: Float[Tensor, "groups size"], scale: bool = True) -> Float[Tensor, "groups size"]:
+def counted_advantages(
+    rewards: Float[Tensor, "groups size"], estimator: Estimator = "z"
+) -> Float[Tensor, "groups size"]:
     """:func:`group_advantages` where NaN is a rollout that does not count: its advantage is zero, the others' is as if
     it were not there."""
     missing = rewards.isnan()
     if not missing.any():
-        return group_advantages(rewards, scale)
-    advantages = torch.zeros_like(rewards)
-    for group, counts, row in zip(rewards, ~missing, advantages, strict=True):
-        if counts.sum() > 1:
-            row[counts] = group_advantages(group[counts][None], scale)[0]
-    return advantages
+        return group_advantages(rewards, estimator)
+    together = rewards.reshape(1, -1) if estimator == "batch" else rewards  # those that are centred together
+    advantages = torch.zeros_like(together)
+    for group, counts, row in zip(together, ~together.isnan(), advantages, strict=True):
+        if counts.sum() > 1 or estimator == "raw":
+            row[counts] = group_advantages(group[counts][None], estimator)[0]
+    return advantages.view_as(rewards)
 
 
 def reward_metrics(rewards: Float[Tensor, "groups size"]) -> dict[str, float]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
 
-from scope_lite.method.config import RunConfig
+from scope_lite.method.config import START_SHARPNESS, RunConfig
 from scope_lite.method.dialogue import Episode, Seat, run_dialogues, seat_systems
 from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.seats import failures_of
@@ -55,7 +56,11 @@ class Scene(ABC):
     def training_members(self) -> list[PanelMember]:
         """Those who play the simulator in training; a simulator that learns starts as the first of them."""
         settings = self.config.simulator
-        return [self.in_both_seats] if settings.kind == "self" else [self.member(name) for name in settings.members]
+        if settings.kind == "self":
+            return [self.in_both_seats]
+        if settings.kind == "trained" and settings.start == "policy":
+            return [replace(self.in_both_seats, name="copy", sharpness=START_SHARPNESS)]
+        return [self.member(name) for name in settings.members]
 
     @property
     def policy_sharpness(self) -> float:

@@ -58,7 +58,7 @@ class TextScene(Scene):
         if other and parse_endpoint(other) is None:
             require_model(other)
         if config.simulator.kind == "trained":
-            self._require_trainable(self.member(config.simulator.members[0]).model or other)
+            self._require_trainable(self.training_members[0].model or other)
         self._vllm: VllmRollouts | None = None
         if config.text.rollout_engine == "vllm":
             self._vllm = VllmRollouts(config, [m.model or other for m in self.members], lambda: self.loaded)
@@ -76,7 +76,7 @@ class TextScene(Scene):
 
     @property
     def in_both_seats(self) -> PanelMember:
-        return PanelMember("self", None, 1.0, "collapsed")
+        return PanelMember("self", self.config.model, 1.0, "collapsed")
 
     def policy_model(self) -> SeatModel:
         return self.trainable(None, self.policy_sharpness)

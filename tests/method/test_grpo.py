@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from scope_lite.method.grpo import clipped_loss, group_advantages, reward_metrics
+from scope_lite.method.grpo import clipped_loss, counted_advantages, group_advantages, reward_metrics
 
 
 def fractions(rewards):
@@ -16,6 +16,33 @@ def test_advantages_match_hand_computed_values():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
     expected = torch.tensor([[1, -1, -1, 1], [-1 / math.sqrt(3)] * 3 + [math.sqrt(3)]], dtype=torch.float64)
     torch.testing.assert_close(group_advantages(rewards, eps=0.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("z", [[1, -1, -1, 1], [0, 0, 0, 0]]),
+        ("centred", [[0.5, -0.5, -0.5, 0.5], [0, 0, 0, 0]]),
+        ("raw", [[1, 0, 0, 1], [1, 1, 1, 1]]),
+        ("batch", [[0.25, -0.75, -0.75, 0.25], [0.25] * 4]),
+    ],
+)
+def test_each_estimator_by_hand(estimator, expected):
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0] * 4], dtype=torch.float64)
+    expected = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(group_advantages(rewards, estimator), expected, atol=1e-5, rtol=0)
+    # with a rollout more in each group that does not count, the same for the others, and nothing for it
+    missing = torch.cat([rewards, torch.full((2, 1), math.nan, dtype=torch.float64)], dim=1)
+    found = counted_advantages(missing, estimator)
+    torch.testing.assert_close(found[:, :4], expected, atol=1e-5, rtol=0)
+    assert (found[:, 4] == 0).all()
+
+
+def test_where_one_rollout_of_a_group_counts_only_what_is_not_centred_in_it_teaches():
+    rewards = torch.tensor([[1.0, math.nan], [0.0, 1.0]])
+    assert counted_advantages(rewards, "centred")[0].tolist() == [0, 0]
+    assert counted_advantages(rewards, "raw").tolist() == [[1, 0], [0, 1]]
+    torch.testing.assert_close(counted_advantages(rewards, "batch"), torch.tensor([[1 / 3, 0], [-2 / 3, 1 / 3]]))
 
 
 def test_equal_rewards_give_zero_advantage():
@@ -30,8 +57,8 @@ def test_rewards_that_are_equal_up_to_rounding_are_no_signal(value, dtype):
     above = torch.nextafter(torch.nextafter(exact, exact * 2), exact * 2)
     rewards = torch.where(torch.arange(6) % 2 == 0, exact, above).to(dtype)
     assert rewards.unique().numel() == 2
-    for scale in (True, False):
-        assert (group_advantages(rewards, scale=scale) == 0).all()
+    for estimator in ("z", "centred", "batch"):
+        assert (group_advantages(rewards, estimator) == 0).all()
     expected = {
         "frac_reward_zero_std": 1,
         "frac_all_success": float(value >= 1),
@@ -60,7 +87,7 @@ def test_a_small_difference_that_is_real_stays_a_signal():
 
 def test_centred_advantages_keep_their_size():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
-    torch.testing.assert_close(group_advantages(rewards, scale=False), torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
+    torch.testing.assert_close(group_advantages(rewards, "centred"), torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
 
 
 def test_a_group_of_one_is_refused():

@@ -216,7 +216,7 @@ def test_ensemble_rotates_over_groups_and_keeps_one_simulator_a_group(library):
 
 
 def test_by_rollout_the_ensemble_rotates_within_the_group(library):
-    partner = frozen(library, members=["sim-a", "sim-b"], draw="rollout")
+    partner = frozen(library, members=["sim-a", "sim-b"], draw="dialogue")
     assert [m.name for m in partner.playing(RowKeys.grid(0, 0, 1, 4))] == ["sim-a", "sim-b"] * 2
 
 
