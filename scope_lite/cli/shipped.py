@@ -145,3 +145,18 @@ def results_build(
     typer.echo(f"{len(names)} tables, {len(missing)} runs to train: about {hours:.1f} hours")
     for name in names:
         typer.echo(f"wrote {experiments.build(name, seeds, out, results, workers, extend)}")
+
+
+@results_app.command("claims")
+def results_claims() -> None:
+    """Judge the paper's claims on the shipped tables: claims.csv, the page docs/results.md, and the figure."""
+    from scope_lite.experiments.claims import evaluate, read_claims, write_claims
+    from scope_lite.figures.gallery import build
+    from scope_lite.figures.verdicts import fill_page
+    from scope_lite.store.files import replace_text
+
+    table, page = paths.RESULTS / "claims.csv", paths.HOME / "docs" / "results.md"
+    write_claims(evaluate(paths.RESULTS), table)
+    replace_text(page, fill_page(page.read_text(encoding="utf-8"), read_claims(table)))
+    for path in (table, page, *build(["claims"], paths.RESULTS, paths.FIGURES)):
+        typer.echo(f"wrote {path}")

@@ -5,7 +5,8 @@ Beside each row stand the paper's own numbers. They are shown, and have no part 
 
 from __future__ import annotations
 
-import textwrap
+from functools import partial
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -35,6 +36,7 @@ CLAUSES = {
     judged.LATER: "it is not measured yet in {}",
     judged.UNTESTABLE: "it is not testable",
 }
+_wrapped = partial(fill, break_on_hyphens=False)
 LABEL, CELL, ROW = 1.68, 0.73, 0.55
 """inches: width of a row's name and of a cell, height of a row"""
 
@@ -144,13 +146,12 @@ def claims_matrix(claims: pd.DataFrame) -> Figure:
     deciding = _deciding(claims)
     for i, claim in enumerate(CLAIMS):
         values = paper_values(claim)
-        name = textwrap.fill(f"{claim.id}{'†' if claim.built_in else ''} {claim.name}", 25)
-        below = textwrap.fill(str(claim.paper.get("of", "")), 33)
+        name = _wrapped(f"{claim.id}{'†' if claim.built_in else ''} {claim.name}", 25)
+        below = _wrapped(claim.paper.get("of", ""), 33)
         ax.text(0, i + 0.06, name, va="top", fontsize=7.5, weight="bold")
         ax.text(0, i + 0.10 + 0.22 * (1 + name.count("\n")), below, va="top", fontsize=6.5, color="#555555")
         for j, world in enumerate(WORLDS):
-            shown = values.get(world, "").replace("0.", ".")
-            _draw_cell(ax, LABEL + j * CELL, i, deciding[claim.id, world], shown)
+            _draw_cell(ax, LABEL + j * CELL, i, deciding[claim.id, world], values.get(world, ""))
     for j, (world, benchmark) in enumerate(WORLDS.items()):
         ax.text(LABEL + (j + 0.5) * CELL, -0.08, f"{world}\n({benchmark})", ha="center", va="bottom", fontsize=7.5)
     ax.set(xlim=(0, LABEL + CELL * len(WORLDS)), ylim=(len(CLAIMS), -0.65))
@@ -167,11 +168,11 @@ def _draw_cell(ax: Axes, x: float, i: int, row: pd.Series, paper: str) -> None:
     ax.add_patch(Rectangle((x, i + 0.03), CELL - 0.03, 0.94, facecolor=colour, edgecolor="#bbbbbb", lw=0.5))
     measured = row["verdict"] in judged.JUDGED
     star = "*" if row["kind"] == "exploratory" and measured else ""
-    word = row["verdict"] + star if measured else textwrap.fill(row["verdict"], 13)
+    word = row["verdict"] + star if measured else _wrapped(row["verdict"], 13)
     at = x + (CELL - 0.03) / 2
     ax.text(at, i + 0.08, word, ha="center", va="top", fontsize=7.5 if measured else 6.5,
             weight="bold" if measured else "normal", color="k" if measured else "#555555")  # fmt: skip
     if measured:
         number = f"{row['estimate']:+.2f}, n = {row['n_seeds']:.0f}"
         ax.text(at, i + 0.36, number, ha="center", va="top", fontsize=6.5)
-    ax.text(at, i + 0.94, textwrap.fill(paper, 14), ha="center", va="bottom", fontsize=6.5, color="#555555")
+    ax.text(at, i + 0.94, _wrapped(paper, 14), ha="center", va="bottom", fontsize=6.5, color="#555555")
