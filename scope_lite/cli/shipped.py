@@ -149,14 +149,16 @@ def results_build(
 
 @results_app.command("claims")
 def results_claims() -> None:
-    """Judge the paper's claims on the shipped tables: claims.csv, the page docs/results.md, and the figure."""
+    """Judge the paper's claims on the shipped tables: claims.csv, its figure, and what docs/ says of tables."""
     from scope_lite.experiments.claims import evaluate, read_claims, write_claims
+    from scope_lite.experiments.measured import fill
     from scope_lite.figures.gallery import build
     from scope_lite.figures.verdicts import fill_page
     from scope_lite.store.files import replace_text
 
-    table, page = paths.RESULTS / "claims.csv", paths.HOME / "docs" / "results.md"
-    write_claims(evaluate(paths.RESULTS), table)
-    replace_text(page, fill_page(page.read_text(encoding="utf-8"), read_claims(table)))
-    for path in (table, page, *build(["claims"], paths.RESULTS, paths.FIGURES)):
+    table = write_claims(evaluate(paths.RESULTS), paths.RESULTS / "claims.csv")
+    results, differences = (paths.HOME / "docs" / f"{name}.md" for name in ("results", "paper_and_code"))
+    replace_text(results, fill_page(results.read_text(encoding="utf-8"), read_claims(table)))
+    replace_text(differences, fill(differences.read_text(encoding="utf-8")))
+    for path in (table, results, differences, *build(["claims"], paths.RESULTS, paths.FIGURES)):
         typer.echo(f"wrote {path}")

@@ -43,7 +43,13 @@ from scope_lite.store.plain_yaml import read_yaml
 
 WORLDS = {"persuasion": "P4G", "retail": "τ² retail", "airline": "τ² airline", "coding": "CooperBench"}
 """world -> the benchmark of the paper that it is modelled on"""
-LEVELS = {"persuasion": "methods", "retail": "methods_retail", "airline": "methods_airline", "coding": "cooperation"}
+LEVELS = {
+    "persuasion": "methods",
+    "persuasion_hard": "methods_hard",
+    "retail": "methods_retail",
+    "airline": "methods_airline",
+    "coding": "cooperation",
+}
 """world -> the experiment that has RL (Single), Base and the control, for tables that lack them"""
 ENOUGH = 8
 """seeds from which on an interval judges"""
@@ -158,8 +164,10 @@ def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary:
 
     def mean(variants: tuple[str, ...], of: str) -> pd.Series:
         table = rows[(rows["summary"] == of) & rows["variant"].isin(variants)]
-        return table.pivot(index="seed", columns="variant", values=column).reindex(columns=list(variants)).mean(
-            axis=1, skipna=False
+        return (
+            table.pivot(index="seed", columns="variant", values=column)
+            .reindex(columns=list(variants))
+            .mean(axis=1, skipna=False)
         )
 
     sides = {"a": contrast.a, "b": contrast.b}
@@ -182,7 +190,9 @@ class Levels:
     floor: float
 
 
-def levels_of(tables: Mapping[str, pd.DataFrame], experiment: str, world: str, column: str, summary: str) -> Levels | None:
+def levels_of(
+    tables: Mapping[str, pd.DataFrame], experiment: str, world: str, column: str, summary: str
+) -> Levels | None:
     """The levels of a column of rewards, from the experiment's own table or the world's; None where there are none.
 
     Base trained with nobody, so its "unseen" is a mean over other members; it is read over all but sim-a.

@@ -174,8 +174,8 @@ def describe(
 
     Args:
         tables: the files that it was drawn from; none for a figure of texts.
-        rows: their rows, with the columns ``world``, ``seed`` and ``run`` where they are of runs. A figure may show only
-            some of these.
+        rows: their rows, with the columns ``world``, ``seed`` and ``run`` where they are of runs. A figure may show
+            only some of these.
         drawn: the picture's files.
 
     Returns:
