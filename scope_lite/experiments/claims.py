@@ -177,7 +177,7 @@ def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary:
     return pd.DataFrame(found).dropna()
 
 
-def gaps(values: pd.DataFrame, contrast: Contrast) -> pd.Series:
+def gap_of(values: pd.DataFrame, contrast: Contrast) -> pd.Series:
     """The contrast's number for each seed."""
     return values["a"] / values["b"] - 1 if contrast.measure == "relative" else values["a"] - values["b"]
 
@@ -249,7 +249,7 @@ def holds_once(values: pd.Series, rule: Rule) -> pd.Series:
 
 def judge(values: pd.DataFrame, contrast: Contrast, levels: Levels | None) -> dict[str, Any]:
     """Estimate, counts and verdict of a contrast, from what a and b have by seed."""
-    gap, n = gaps(values, contrast), len(values)
+    gap, n = gap_of(values, contrast), len(values)
     if levels:
         a, b = values["a"] > levels.halfway, values["b"] > levels.halfway
         counts, p, leads = (int(a.sum()), int(b.sum())), paired_test(a, b), bool(a.sum() > b.sum())
@@ -269,7 +269,7 @@ def judge(values: pd.DataFrame, contrast: Contrast, levels: Levels | None) -> di
 
 def judge_worlds(values: pd.DataFrame, contrast: Contrast) -> dict[str, Any]:
     """The share of random worlds in which a contrast holds."""
-    holds = holds_once(gaps(values, contrast), contrast.rule)
+    holds = holds_once(gap_of(values, contrast), contrast.rule)
     share = share_interval(int(holds.sum()), len(holds))
     found = HOLDS if share.low > 0.5 else NOT if share.high < 0.5 else OPEN
     why = f"{share.mean:.2f} [{share.low:.2f}, {share.high:.2f}] of {share.n} worlds"
