@@ -113,7 +113,7 @@ def page(claims: pd.DataFrame) -> str:
             "",
         ]
     context = claims[(claims["kind"] == "context") & (claims["verdict"] != judged.LATER)]
-    shown = context[["claim", "world", "contrast", "column", "rule", "verdict", "why"]]
+    shown = context[["claim", "world", "experiment", "contrast", "column", "rule", "verdict", "why"]]
     told = f"{len(shown)} contrasts of context, which decide nothing, and are exploratory"
     return "\n".join([*lines, f"<details><summary>{told}</summary>", "", *_table(shown), "", "</details>"])
 
