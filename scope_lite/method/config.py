@@ -36,7 +36,7 @@ class SimulatorConfig(Settings):
     """panel members that play, in cyclic rotation; a simulator that learns starts as the first"""
     start: Literal["member", "policy"] = "member"
     """what a simulator that learns starts as: that member (Single's simulator), or a copy of the policy's own base at
-    T = .7, as in the paper"""
+    T = .7, as in the public launchers"""
     sharpness: float | None = Field(default=None, gt=0, le=1000)
     """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1; of a copy of the
     policy's base: 1/.7)"""
@@ -45,7 +45,7 @@ class SimulatorConfig(Settings):
     learn); or a frozen judge that takes every user for the simulator's favourite type. null: as the world has it"""
     draw: Literal["step", "group", "dialogue"] = "group"
     """what one simulator of several plays: a whole step, a group, or a dialogue; paper: an ensemble rotates over
-    dialogues (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
+    dialogues (Table 5); of a pool one is drawn for each (C.1, Table 5), and one is active at any step (C.4)"""
     persona: Literal["says", "as"] = "says"
     """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
     k: int = Field(default=5, ge=1, le=100)

@@ -70,7 +70,7 @@ class Pool:
         return raw / raw.sum()
 
     def draw(self, keys: RowKeys) -> Int[np.ndarray, " b"]:
-        """The entry that plays each row: one a step (the paper's Table 8), one a group, or one a dialogue."""
+        """The entry that plays each row: one a step (the paper's C.4), one a group, or one a dialogue (its C.1)."""
         drawn = {"step": keys.by_step(), "group": keys.by_group(), "dialogue": keys}[self.settings.draw]
         edges = np.cumsum(self.odds())
         return np.minimum((edges[None, :] <= drawn.once("pool entry")[:, None]).sum(axis=1), len(edges) - 1)

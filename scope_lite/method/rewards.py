@@ -1,8 +1,8 @@
 """What a trained simulator is rewarded for, and a guard against variance that means nothing.
 
     reward              a rollout's, from the policy's R in [0, 1]           where
-    adversarial         1 - R                                                the paper on Persuasion for Good (Table 9)
-    curriculum_group    exp(-(v - .25)^2 / .02), v the group's variance      the paper on τ²-bench (Table 9)
+    adversarial         1 - R                                                the paper on Persuasion for Good (4.1)
+    curriculum_group    exp(-(v - .25)^2 / .02), v the group's variance      the paper on τ²-bench (4.1, Table 9)
     curriculum_credit   (R - mean)^2, its share in v                         ours
     cooperative         R                                                    the paper on CooperBench; F.8 on τ²-bench
     disagreement        log ratio of its words, now against past selves      ours (``surprise``)
