@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scope_lite import MAX_SEED
+from scope_lite.method.recipes import recipe_settings
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import name_fault
 from scope_lite.store.plain_yaml import flat, read_yaml
@@ -300,7 +301,8 @@ WORLD_DEFAULTS: dict[str, dict[str, Any]] = {"cooperbench": {"text": {"max_new_t
 
 
 def method_config(method: str, **overrides: Any) -> RunConfig:
-    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged.
+    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged, and
+    ``recipe`` the paper's (``recipes``).
 
     Raises:
         ScopeError: for a method, key or value that does not exist.
@@ -311,11 +313,15 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
 
 
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
-    """A short config, completed by what its method's name and its world stand for."""
-    world = content.get("world")
+    """A short config, completed by what its method's name, its world and its recipe stand for."""
+    method, world = content.get("method", "single"), content.get("world", RunConfig.model_fields["world"].default)
     is_text = isinstance(world, str) and world in TEXT_WORLDS
-    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
-    return merged(defaults, METHODS[content.get("method", "single")], content)
+    layers = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
+    layers = merged(layers, METHODS[method])
+    if "recipe" in content:
+        rates = merged(RunConfig().model_dump(mode="json"), layers)
+        layers = merged(layers, recipe_settings(content["recipe"], method, str(world), rates))
+    return merged(layers, {key: value for key, value in content.items() if key != "recipe"})
 
 
 def parse_config(content: Any, where: str = "config") -> RunConfig:
@@ -342,13 +348,14 @@ def parse_config(content: Any, where: str = "config") -> RunConfig:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none).
+    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none), and by
+    the recipe that it names.
 
     Raises:
         ScopeError: one line on whatever is wrong with the file.
     """
     content = read_yaml(path)
-    if isinstance(content, dict) and set(content) <= set(RunConfig.model_fields):
+    if isinstance(content, dict) and set(content) <= {*RunConfig.model_fields, "recipe"}:
         method = content.get("method", "single")
         if isinstance(method, str) and method in METHODS:
             content = _with_presets(content)
