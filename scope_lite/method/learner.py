@@ -48,8 +48,9 @@ class Learner:
         self.reference = model.reference()
         model.add_adapter(config.lora_rank, alpha=2 * config.lora_rank, seed=seed)
         self.model = model
+        self.parameters, betas = model.trainable(), (0.9, config.adam_beta2)
         self.optimizer = torch.optim.AdamW(
-            model.trainable(), lr=config.learning_rate, betas=(0.9, config.adam_beta2), weight_decay=0.0
+            self.parameters, lr=config.learning_rate, betas=betas, weight_decay=0.0, fused=True
         )
 
     def update(
@@ -79,7 +80,7 @@ class Learner:
                 found = self._backward(part, weight, behaviour)
                 shares = {name: weight if name == "loss" else share for name in metrics}
                 metrics = {name: total + shares[name] * found.get(name, 0.0) for name, total in metrics.items()}
-            norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
             if learn:
                 self.optimizer.step()
             metrics["grad_norm"] = norm.item()
