@@ -29,7 +29,7 @@ from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.partner import Partner
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.method.scene import Scene, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, ModelSeat
+from scope_lite.method.seats import KnowsItsLaw, ModelSeat, WordSeat
 from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import in_format, open_scene
 from scope_lite.models.hf import SeatModel
@@ -170,7 +170,7 @@ class ShownSeat:
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> Sequence[str | Unsaid]:
         known = self.talk.kept[0] if self.talk.kept else None
-        if known and known.transcript and isinstance(self.seat, ModelSeat):
+        if known and known.transcript and isinstance(self.seat, ModelSeat | WordSeat):
             self.seat.resume([known.transcript])  # it goes on from where its transcript then ended
             self.talk.take(known)
             return [known.said]

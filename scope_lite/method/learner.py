@@ -48,7 +48,8 @@ class Learner:
         self.reference = model.reference()
         model.add_adapter(config.lora_rank, alpha=2 * config.lora_rank, seed=seed)
         self.model = model
-        self.optimizer = torch.optim.AdamW(model.trainable(), lr=config.learning_rate, weight_decay=0.0)
+        self.parameters = model.trainable()
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=config.learning_rate, weight_decay=0.0, fused=True)
 
     def update(
         self,
@@ -74,7 +75,7 @@ class Learner:
                 share = len(part.batch.row) / tokens  # a mean over the batch's tokens, however the batch is split
                 found = self._backward(part, share, behaviour)
                 metrics = {name: total + share * found.get(name, 0.0) for name, total in metrics.items()}
-            norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
             if learn:
                 self.optimizer.step()
             metrics["grad_norm"] = norm.item()

@@ -18,7 +18,7 @@ from scope_lite.method.dialogue import Seat
 from scope_lite.method.panel_file import COLLAPSED_SHARPNESS, PanelMember, read_panel
 from scope_lite.method.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.method.scene import Scene, Split, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, ModelSeat, RoutedSeat
+from scope_lite.method.seats import KnowsItsLaw, RoutedSeat, WordSeat
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
@@ -124,7 +124,7 @@ def seat_simulator(
     outcome: OutcomeRule,
     rule: SamplingRule | None = None,
     systems: Sequence[str] = (),
-) -> ModelSeat | WorldSeat:
+) -> WordSeat | WorldSeat:
     """A model in the simulator's seat, with whoever says how the dialogue ended.
 
     Args:
@@ -136,7 +136,7 @@ def seat_simulator(
     """
     prior = world.prior_vector(population)
     drawn = draw_prompts(world, prior, shared)
-    seat = ModelSeat(model, keys, "simulator", list(systems) or [world.prompts[i] for i in drawn], rule)
+    seat = WordSeat(model, keys, "simulator", systems or [world.prompts[i] for i in drawn], rule)
     if outcome == "simulator":
         return seat
     believed = told_prior(world, prior, drawn)
@@ -226,8 +226,8 @@ class NanoScene(Scene):
     def episode(self, task: int, split: Split, told: str) -> NanoEpisode:
         return NanoEpisode(self.world, {"policy": self.world.tasks[task], "simulator": told})
 
-    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> ModelSeat:
-        return ModelSeat(model, keys, "policy", list(systems))
+    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> WordSeat:
+        return WordSeat(model, keys, "policy", systems)
 
     def seat_learner(self, member: PanelMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         shared = keys.by_group()

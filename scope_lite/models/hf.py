@@ -29,6 +29,7 @@ from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
 
 
 def load_base(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -67,6 +68,7 @@ class SeatModel:
         self.format = ChatFormat(tokenizer)
         self.peft: PeftModel | None = None
         self._merged: PreTrainedModel | None = None
+        self._adapted: list[tuple[torch.nn.Module, LoraLayer]] = []
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
         self.stop_ids = stop_ids(model, tokenizer)
@@ -152,26 +154,35 @@ class SeatModel:
         return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
 
     def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """The hidden state that predicts each generated token."""
-        mask = None if batch.attention.all() else batch.attention.long().to(self.device)
-        hidden = self.read(self.model, batch.ids, attention_mask=mask, use_cache=False)
-        return hidden[batch.row.to(self.device), batch.column.to(self.device) - 1]
+        """The hidden state that predicts each generated token. Rows with the same tokens are read once.
+
+        There is no mask: what stands behind a token, padding too, changes nothing in a causal model.
+        """
+        texts, text = batch.ids.unique(dim=0, return_inverse=True)
+        # a tiny model's time is the number of its products; a larger one's their size, which the sum would add to
+        hidden = self.read(self.merged() if self.choices else self.model, texts, use_cache=False)
+        return hidden[text[batch.row].to(self.device), batch.column.to(self.device) - 1]
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
-        """The model for rollouts: the adapter as it is now, added into the weights (W + s BA).
+        """The model for rollouts; weights of 16 bits stay apart from the adapter, which the sum would round away."""
+        return self.merged() if self.base.dtype == torch.float32 else self.model
 
-        One product a layer instead of three. Only the adapted matrices are copied; gradients go
-        through the adapter itself (``token_logprobs``). Weights of 16 bits stay apart from it: the
-        sum would round the first steps of training away.
+    def merged(self) -> PreTrainedModel:
+        """The model with the adapter as it is now added into its weights (W + s BA): one product a layer, not three.
+
+        Only the adapted matrices are copied. Where gradients are on, they go through the sum to the adapter.
         """
-        if self.peft is None or self.base.dtype != torch.float32:
+        if self.peft is None:
             return self.model
         if self._merged is None:
-            self._merged = share_weights(self.base)
-        for name, layer in lora_layers(self.model):
-            weight = layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
-            self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+            self._merged, self._adapted = share_weights(self.base), []
+            for name, layer in lora_layers(self.model):
+                self._adapted.append((self._merged.get_submodule(name), layer))
+                del self._adapted[-1][0]._parameters["weight"]
+        for module, layer in self._adapted:
+            a, b = layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
+            module.weight = torch.addmm(layer.get_base_layer().weight, b, a, alpha=layer.scaling[self.adapter])
         return self._merged
 
     def session(self, rows: int) -> Session:
@@ -207,6 +218,14 @@ class Session:
         self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         """all that each row has read, where nothing else keeps it"""
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with these rows, each as often as it is named."""
+        index = torch.tensor(rows, device=self.seat.device)
+        if self.cache is not None:
+            self.cache.batch_select_indices(index)
+        self.attention, self.hidden = self.attention[index.cpu()], self.hidden[index.to(self.hidden.device)]
+        self._ids = [self._ids[row] for row in rows]
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:

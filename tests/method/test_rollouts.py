@@ -12,8 +12,8 @@ from scope_lite.method.config import method_config
 from scope_lite.method.grpo import clipped_loss
 from scope_lite.method.nano import Library, NanoScene, WorldSeat, collapse_error
 from scope_lite.method.partner import Partner
-from scope_lite.method.sampling import VerbalizedModel
-from scope_lite.method.seats import RoutedSeat
+from scope_lite.method.sampling import Direct, VerbalizedModel
+from scope_lite.method.seats import ModelSeat, RoutedSeat, WordSeat
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.records import Transcript, collate
 from scope_lite.models.rng import RowKeys
@@ -71,6 +71,39 @@ def test_sampled_logprobs_equal_recomputed_ones(library, policy, rollouts):
     torch.testing.assert_close(logprobs, batch.sampled_logprobs, atol=1e-5, rtol=0)
 
 
+def say(seat, act, reply):
+    """Two turns of one side, in which some rows hear nothing and some do not speak."""
+    rows = len(seat.transcripts)
+    told = [seat.speak(0, "act")]
+    seat.hear([reply if i % 3 else None for i in range(rows)])
+    told.append(seat.speak(1, "act", np.flatnonzero(np.arange(rows) % 3)))
+    seat.hear([act if i % 3 else None for i in range(rows)])
+    return [*told, seat.speak(2, "act", np.flatnonzero(np.arange(rows) % 3))]
+
+
+@pytest.mark.parametrize("rule", [Direct(), VerbalizedModel()])
+def test_rows_with_the_same_words_are_read_once_and_say_what_each_alone_would(policy, monkeypatch, rule):
+    systems = ["agent", "user"] * 12
+    keys = RowKeys.grid(0, 1, 6, 4)
+    plain = ModelSeat(policy, keys, "policy", systems, rule)
+    shared = WordSeat(policy, keys, "policy", systems, rule)
+    expected, rows = say(plain, "no", "yes"), []
+    read = policy.read
+    monkeypatch.setattr(
+        policy, "read", lambda model, ids, **options: rows.append(len(ids)) or read(model, ids, **options)
+    )
+    assert say(shared, "no", "yes") == expected
+    assert rows[0] == 2 and rows[1] < len(keys)
+    for ours, theirs in zip(shared.transcripts, plain.transcripts, strict=True):
+        assert (ours.ids, ours.generated, ours.choices) == (theirs.ids, theirs.generated, theirs.choices)
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+    for ours, theirs in zip(shared.distributions(), plain.distributions(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    taken_up = WordSeat(policy, keys, "policy", systems, rule)
+    taken_up.resume(shared.transcripts)
+    assert taken_up.speak(3, "act") == shared.speak(3, "act")
+
+
 def test_ids_trained_are_ids_sampled(policy, rollouts):
     tokenizer = policy.tokenizer
     batch = collate([r.policy for r in rollouts], pad=0)
@@ -123,7 +156,7 @@ def test_prompt_and_simulator_tokens_get_exactly_zero_gradient(policy, turns):
         output.last_hidden_state.retain_grad()
         seen.append(output.last_hidden_state)
 
-    hook = policy.model.model.register_forward_hook(keep)
+    hook = policy.merged().model.register_forward_hook(keep)
     logprobs, _ = policy.token_logprobs(batch)
     hook.remove()
     clipped_loss(logprobs, logprobs.detach(), torch.ones(1), batch.row).loss.backward()
@@ -136,6 +169,7 @@ def test_prompt_and_simulator_tokens_get_exactly_zero_gradient(policy, turns):
 
 def test_gradient_agrees_with_full_logits_and_an_explicit_mask(policy, rollouts):
     """The path that computes logits only where needed, against the plain one that computes them all."""
+    rollouts = [*rollouts, *rollouts[:3]]  # rows with the same tokens are read once
     batch = collate([r.policy for r in rollouts], pad=0)
     advantages = torch.linspace(-1, 1, len(rollouts))
     logprobs, _ = policy.token_logprobs(batch)
