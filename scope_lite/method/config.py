@@ -55,11 +55,11 @@ class SimulatorConfig(Settings):
     """error of the stated probabilities, standard deviation in nats"""
     eta: float = Field(default=0.0, ge=0, le=1)
     """how far the listed distribution is moved off P (Prop. 3.7)"""
+    direction: Literal["mode", "wrong"] = "mode"
+    """where eta moves it: onto P's own mode, or onto an unlikely reply"""
     vs_draw: Literal["stated", "uniform"] = "stated"
     """how one of the distinct replies listed is drawn: by its stated probability, or uniformly (the public launchers,
     which ask for no probabilities)"""
-    direction: Literal["mode", "wrong"] = "mode"
-    """where eta moves it: onto P's own mode, or onto an unlikely reply"""
     reward: Literal[
         "curriculum_credit", "curriculum_group", "adversarial", "cooperative", "disagreement", "zero", "random"
     ] = "curriculum_credit"
