@@ -240,10 +240,10 @@ class Talk:
         """
         self.record, self.turn, self._ask, self._show = [], 0, ask, show
         scene, keys = self.policy.scene, RowKeys(self.seed, 0, np.array([self.number]), np.array([0]))
-        task = int(draw_tasks(scene.tasks("test"), keys)[0])  # as in evaluation
+        task = int(scene.draw_tasks(keys, "test")[0])  # as in evaluation
         episode = scene.episode(task, "test", self._told(keys))
         systems = episode.systems
-        agent = ShownSeat(self, AGENT, scene.seat_model(self.policy.model, keys, [systems["policy"]]))
+        agent = ShownSeat(self, AGENT, scene.seat_model(self.policy.model, keys, [systems["policy"]], "test"))
         partner = ShownSeat(self, self.partner, self._seat(keys, systems["simulator"]))
         if self.partner == YOU and (self.world is None or self.world.spec.told):
             told = systems["simulator"]

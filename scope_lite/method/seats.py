@@ -114,7 +114,9 @@ class ModelSeat:
         self, turn: int, kind: str, token: int, rows: Int[np.ndarray, " r"]
     ) -> tuple[Int[np.ndarray, " r"], Float[np.ndarray, " r"]]:
         if isinstance(self._session, RowSession) and isinstance(self.rule, Direct):
-            return self._session.sample(rows, self.keys[rows].uniforms(turn, self.seat, token)[:, 0])
+            return self._session.sample(
+                rows, self.keys[rows].uniforms(turn, self.seat, token)[:, 0], self.rule.sharpness
+            )
         ids = self.model.choice_ids[kind]
         whole = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness, rows)
         probabilities = whole[:, ids] if kind else whole

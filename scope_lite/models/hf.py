@@ -57,9 +57,12 @@ class SeatModel:
         tokenizer: PreTrainedTokenizerBase,
         choices: Mapping[str, list[int]] | None = None,
         sharpness: float = 1.0,
+        act_sharpness: float = 1.0,
     ):
+        """``sharpness`` is of all but the acts of a nano world, which a policy chooses: a model may play both seats."""
         self.model = self.base = model
-        self.tokenizer, self.choices, self.sharpness = tokenizer, choices or {}, sharpness
+        self.tokenizer, self.choices = tokenizer, choices or {}
+        self.sharpness, self.act_sharpness = sharpness, act_sharpness
         self.format = ChatFormat(tokenizer)
         self.peft: PeftModel | None = None
         self._past: dict[str, Tensor] = {}
@@ -71,8 +74,7 @@ class SeatModel:
         everything = np.arange(model.config.vocab_size)
         self.choice_ids = {"": everything} | {name: np.array(ids) for name, ids in self.choices.items()}
         self.choice_index = {name: i for i, name in enumerate(self.choice_ids)}
-        # sharpness is a user's; a model that plays both seats chooses its acts as it is
-        self.choice_scale = torch.tensor([1.0 if name == "act" else sharpness for name in self.choice_ids])
+        self.choice_scale = torch.tensor([act_sharpness if name == "act" else sharpness for name in self.choice_ids])
         self.choice_bias = torch.full((len(self.choice_ids), len(everything)), -torch.inf)
         for row, ids in zip(self.choice_bias, self.choice_ids.values(), strict=True):
             row[torch.from_numpy(ids)] = 0.0
@@ -93,7 +95,7 @@ class SeatModel:
 
     def reference(self) -> SeatModel:
         """This seat without its adapter, on the same base: the anchor of KL terms, and what a new adapter begins on."""
-        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness)
+        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness, self.act_sharpness)
 
     def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
         """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
