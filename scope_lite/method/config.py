@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scope_lite import MAX_SEED
+from scope_lite.method.recipes import recipe_settings
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import name_fault
 from scope_lite.store.plain_yaml import flat, read_yaml
@@ -56,6 +57,9 @@ class SimulatorConfig(Settings):
     """how far the listed distribution is moved off P (Prop. 3.7)"""
     direction: Literal["mode", "wrong"] = "mode"
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
+    vs_draw: Literal["stated", "uniform"] = "stated"
+    """how one of the distinct replies listed is drawn: by its stated probability, or uniformly (the public launchers,
+    which ask for no probabilities)"""
     reward: Literal[
         "curriculum_credit", "curriculum_group", "adversarial", "cooperative", "disagreement", "zero", "random"
     ] = "curriculum_credit"
@@ -65,8 +69,8 @@ class SimulatorConfig(Settings):
     advantages: Estimator | None = None
     """how its rewards become advantages; null: as the policy's. A score that a group shares needs batch or raw"""
     kl_coef: float = Field(default=0.1, ge=0, le=1e6)
-    """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
-    policy's own counts; paper: .005 (Table 6)"""
+    """weight of the KL term to the simulator that it started from, nats a token, by the policy's kl_gradient; in
+    self-play the policy's own counts; paper: .005 (Table 6)"""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     pool_size: int = Field(default=1, ge=1, le=1000)
     """K: selves that play; 1 is plain Co-Training; paper: 5"""
@@ -103,7 +107,7 @@ _LEARNS = {"reward", "advantages", "pool_size", "present", "behaviour", "cadence
 READS: dict[str, set[str]] = {
     "frozen": set(),
     "persona": {"persona"},
-    "verbalized": {"k", "noise", "eta", "direction"},
+    "verbalized": {"k", "noise", "eta", "direction", "vs_draw"},
     "trained": _LEARNS | {"start", "kl_coef", "learning_rate", "head_start"},
     "self": _LEARNS,
 }
@@ -176,15 +180,31 @@ class RunConfig(Settings):
     """optimizer steps; paper: 250 (Table 6)"""
     groups: int = Field(default=16, ge=1, le=MOST_ROWS)
     """groups a step; a group is one task with one simulator"""
+    tasks: int | None = Field(default=None, ge=1, le=10**6)
+    """training tasks that are drawn from, the world's first ones; null: all (retail, persuasion: there is one)"""
     group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
     """rollouts a group (G in Eq. 2)"""
+    temperature: float = Field(default=1.0, gt=0, le=1000)
+    """at which the policy speaks in training, and is trained; paper: .7 (Table 6). A simulator's is 1 / its gamma"""
+    eval_temperature: float | None = Field(default=None, ge=0, le=1000)
+    """at which it speaks to the panel; 0: always the most likely token, as in the paper; null: as in training"""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     """of AdamW on the adapter; the paper's 1e-6 is for full weights of a 4B model"""
     lora_rank: int = Field(default=8, ge=1, le=1024)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    """decay of AdamW's mean square; paper: .98 (Table 6), with a weight decay of .1, which is none here: at a rate of
+    1e-6 it takes .0025 % of a weight in 250 steps"""
     clip_range: float = Field(default=0.2, gt=0, le=1e6)
+    """how far the ratio to the weights that spoke may fall below 1, and rise above it if clip_range_high is null"""
+    clip_range_high: float | None = Field(default=None, gt=0, le=1e6)
+    """how far it may rise above 1; paper: .28 (Table 6)"""
+    loss_mean: Literal["token", "dialogue"] = "token"
+    """whether each token of a batch weighs the same, or each dialogue, whatever its length (the public launchers)"""
     kl_coef: float = Field(default=0.0, ge=0, le=1e6)
-    """weight of the KL term to the base, nats a token: the k3 estimator as a loss, whose value estimates
-    KL(policy || base) and whose gradient is that of KL(base || policy); paper: .005 (Table 6)"""
+    """weight of the KL term to the base, nats a token; paper: .005 (Table 6)"""
+    kl_gradient: Literal["forward", "reverse"] = "forward"
+    """which divergence both seats' KL terms descend. forward: KL(base || policy), by k3 as a loss, as in the public
+    launchers (low_var_kl); reverse: KL(policy || base), by k2 as a loss (Schulman 2020)"""
     advantages: Estimator = "z"
     """how rewards become advantages: centred in the group and divided by its standard deviation (z, Eq. 2), centred
     only, the raw reward (the public launchers), or centred over the batch"""
@@ -281,7 +301,8 @@ WORLD_DEFAULTS: dict[str, dict[str, Any]] = {"cooperbench": {"text": {"max_new_t
 
 
 def method_config(method: str, **overrides: Any) -> RunConfig:
-    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged.
+    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged, and
+    ``recipe`` the paper's (``recipes``).
 
     Raises:
         ScopeError: for a method, key or value that does not exist.
@@ -292,11 +313,15 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
 
 
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
-    """A short config, completed by what its method's name and its world stand for."""
-    world = content.get("world")
+    """A short config, completed by what its method's name, its world and its recipe stand for."""
+    method, world = content.get("method", "single"), content.get("world", RunConfig.model_fields["world"].default)
     is_text = isinstance(world, str) and world in TEXT_WORLDS
-    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
-    return merged(defaults, METHODS[content.get("method", "single")], content)
+    layers = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
+    layers = merged(layers, METHODS[method])
+    if "recipe" in content:
+        rates = merged(RunConfig().model_dump(mode="json"), layers)
+        layers = merged(layers, recipe_settings(content["recipe"], method, str(world), rates))
+    return merged(layers, {key: value for key, value in content.items() if key != "recipe"})
 
 
 def parse_config(content: Any, where: str = "config") -> RunConfig:
@@ -323,13 +348,14 @@ def parse_config(content: Any, where: str = "config") -> RunConfig:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none).
+    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none), and by
+    the recipe that it names.
 
     Raises:
         ScopeError: one line on whatever is wrong with the file.
     """
     content = read_yaml(path)
-    if isinstance(content, dict) and set(content) <= set(RunConfig.model_fields):
+    if isinstance(content, dict) and set(content) <= {*RunConfig.model_fields, "recipe"}:
         method = content.get("method", "single")
         if isinstance(method, str) and method in METHODS:
             content = _with_presets(content)

@@ -17,6 +17,7 @@ from jaxtyping import Int
 from scope_lite.method.config import START_SHARPNESS, RunConfig
 from scope_lite.method.dialogue import Episode, Seat, run_dialogues, seat_systems
 from scope_lite.method.panel_file import PanelMember
+from scope_lite.method.sampling import SamplingRule, at_temperature
 from scope_lite.method.seats import failures_of
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout
@@ -65,7 +66,17 @@ class Scene(ABC):
     @property
     def policy_sharpness(self) -> float:
         """In self-play the policy's model is the simulator's, too."""
-        return (self.config.simulator.sharpness or 1.0) if self.config.simulator.kind == "self" else 1.0
+        simulator, own = self.config.simulator, 1 / self.config.temperature
+        return (simulator.sharpness or own) if simulator.kind == "self" else own
+
+    def policy_rule(self, split: Split) -> SamplingRule:
+        """How the policy's words are drawn."""
+        return at_temperature(self.config.eval_temperature if split == "test" else None)
+
+    def draw_tasks(self, keys: RowKeys, split: Split) -> Int[np.ndarray, " b"]:
+        """The task of each row; in training, of those that the run has."""
+        count = self.tasks(split)
+        return draw_tasks(min(count, self.config.tasks or count) if split == "train" else count, keys)
 
     def member(self, name: str) -> PanelMember:
         """The member of that name, as one to train with.
@@ -96,9 +107,9 @@ class Scene(ABC):
             ScopeError: no dialogue counts, so nothing was measured.
         """
         shared = keys.by_group() if split == "train" else keys
-        tasks, told = draw_tasks(self.tasks(split), shared), self.told(playing, shared, split)
+        tasks, told = self.draw_tasks(shared, split), self.told(playing, shared, split)
         episodes = [self.episode(int(task), split, text) for task, text in zip(tasks, told, strict=True)]
-        agents = self.seat_model(policy, keys, seat_systems(episodes, "policy"))
+        agents = self.seat_model(policy, keys, seat_systems(episodes, "policy"), split)
         simulators = seat(keys, seat_systems(episodes, "simulator"))
         names = [member.name for member in playing]
         rollouts = run_dialogues(episodes, agents, simulators, keys, names, self.context(policy))
@@ -146,7 +157,7 @@ class Scene(ABC):
         """A dialogue at its beginning."""
 
     @abstractmethod
-    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
+    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str], split: Split) -> Seat:
         """The policy's seat."""
 
     @abstractmethod

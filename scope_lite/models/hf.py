@@ -7,7 +7,6 @@ is ever switched. A ``Session`` is all that sampling needs: what a batch of dial
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,8 @@ from scope_lite.models.folders import read_model, require_computing
 from scope_lite.models.records import TokenBatch
 from scope_lite.models.rows import RowCache, row_attention
 from scope_lite.models.shared_prefix import has_sliding_window
+from scope_lite.models.stack import share_weights
+from scope_lite.models.texts import Speaker
 from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
@@ -44,11 +45,6 @@ def load_base(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return model.requires_grad_(False), tokenizer
 
 
-def share_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """A second module tree over the very same parameter tensors."""
-    return copy.deepcopy(model, memo={id(t): t for t in (*model.parameters(), *model.buffers())})
-
-
 class SeatModel:
     """A causal LM in one seat. ``choices`` names sets of token ids that a sample may be confined to."""
 
@@ -61,20 +57,24 @@ class SeatModel:
         tokenizer: PreTrainedTokenizerBase,
         choices: Mapping[str, list[int]] | None = None,
         sharpness: float = 1.0,
+        act_sharpness: float = 1.0,
     ):
+        """``sharpness`` is of all but the acts of a nano world, which a policy chooses: a model may play both seats."""
         self.model = self.base = model
-        self.tokenizer, self.choices, self.sharpness = tokenizer, choices or {}, sharpness
+        self.tokenizer, self.choices = tokenizer, choices or {}
+        self.sharpness, self.act_sharpness = sharpness, act_sharpness
         self.format = ChatFormat(tokenizer)
         self.peft: PeftModel | None = None
+        self._past: dict[str, Tensor] = {}
         self._merged: PreTrainedModel | None = None
+        self._adapted: list[tuple[torch.nn.Module, Tensor, Tensor, Tensor, float]] = []
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
         self.stop_ids = stop_ids(model, tokenizer)
         everything = np.arange(model.config.vocab_size)
         self.choice_ids = {"": everything} | {name: np.array(ids) for name, ids in self.choices.items()}
         self.choice_index = {name: i for i, name in enumerate(self.choice_ids)}
-        # sharpness is a user's; a model that plays both seats chooses its acts as it is
-        self.choice_scale = torch.tensor([1.0 if name == "act" else sharpness for name in self.choice_ids])
+        self.choice_scale = torch.tensor([act_sharpness if name == "act" else sharpness for name in self.choice_ids])
         self.choice_bias = torch.full((len(self.choice_ids), len(everything)), -torch.inf)
         for row, ids in zip(self.choice_bias, self.choice_ids.values(), strict=True):
             row[torch.from_numpy(ids)] = 0.0
@@ -95,16 +95,28 @@ class SeatModel:
 
     def reference(self) -> SeatModel:
         """This seat without its adapter, on the same base: the anchor of KL terms, and what a new adapter begins on."""
-        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness)
+        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness, self.act_sharpness)
 
     def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
         """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
         past, shape = self.reference(), self.trained.peft_config[self.adapter]
+        if self.choices:  # a tiny model, whose weights are soon copied
+            return past._become(self, adapter)
         past._attach(shape.r, shape.lora_alpha, seed=0)
         past.load_adapter_state(adapter)
         for parameter in past.trainable():
             parameter.requires_grad_(False)
         return past
+
+    @torch.no_grad()
+    def _become(self, seat: SeatModel, adapter: Mapping[str, Tensor]) -> SeatModel:
+        """Hold the weights of ``seat`` with this adapter in them, which is kept to be saved."""
+        self.model, self._past = share_weights(self.base), {name: t.clone() for name, t in adapter.items()}
+        for name, layer in lora_layers(seat.model):
+            a, b = (self._past[f"base_model.model.{name}.lora_{factor}.weight"] for factor in "AB")
+            weight = torch.addmm(layer.get_base_layer().weight, b, a, alpha=layer.scaling[seat.adapter])
+            self.model.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+        return self
 
     def release(self) -> None:
         """Give back what a snapshot holds outside itself; here nothing."""
@@ -120,6 +132,8 @@ class SeatModel:
 
     def adapter_state(self) -> dict[str, Tensor]:
         """The adapter's tensors by name, copies on the CPU."""
+        if self._past:
+            return {name: t.clone() for name, t in self._past.items()}
         return {name: t.detach().cpu().clone() for name, t in state_of(self.trained, self.adapter).items()}
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
@@ -142,6 +156,15 @@ class SeatModel:
         scale, bias = self.choice_scale[choice].to(self.device), self.choice_bias[choice].to(self.device)
         return raw * scale[:, None] + bias
 
+    @torch.no_grad()
+    def probabilities(
+        self, model: PreTrainedModel, hidden: Float[Tensor, "n d"], choice: int, sharpness: float | None = None
+    ) -> Float[np.ndarray, "n v"]:
+        """Distribution of the next token, in float64, by the head of ``model``; None: at this seat's own sharpness."""
+        raw = model.lm_head(hidden).float()
+        scale = float(self.choice_scale[choice]) if sharpness is None else sharpness
+        return (raw * scale + self.choice_bias[choice].to(raw.device)).double().softmax(-1).cpu().numpy()
+
     def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
         """Log probability of every generated token, and the full log distribution it came from (nats).
 
@@ -152,27 +175,41 @@ class SeatModel:
         return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
 
     def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """The hidden state that predicts each generated token."""
-        mask = None if batch.attention.all() else batch.attention.long().to(self.device)
-        hidden = self.read(self.model, batch.ids, attention_mask=mask, use_cache=False)
-        return hidden[batch.row.to(self.device), batch.column.to(self.device) - 1]
+        """The hidden state that predicts each generated token. Rows with the same tokens are read once.
+
+        There is no mask: what stands behind a token, padding too, changes nothing in a causal model.
+        """
+        texts, text = batch.ids.unique(dim=0, return_inverse=True)
+        # a tiny model's time is the number of its products; a larger one's their size, which the sum would add to
+        hidden = self.read(self.merged() if self.choices else self.model, texts, use_cache=False)
+        return hidden[text[batch.row].to(self.device), batch.column.to(self.device) - 1]
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
-        """The model for rollouts: the adapter as it is now, added into the weights (W + s BA).
+        """The model for rollouts; weights of 16 bits stay apart from the adapter, which the sum would round away."""
+        return self.merged() if self.base.dtype == torch.float32 else self.model
 
-        One product a layer instead of three. Only the adapted matrices are copied; gradients go
-        through the adapter itself (``token_logprobs``). Weights of 16 bits stay apart from it: the
-        sum would round the first steps of training away.
+    def merged(self) -> PreTrainedModel:
+        """The model with the adapter as it is now added into its weights (W + s BA): one product a layer, not three.
+
+        Only the adapted matrices are copied. Where gradients are on, they go through the sum to the adapter.
         """
-        if self.peft is None or self.base.dtype != torch.float32:
+        if self.peft is None:
             return self.model
         if self._merged is None:
-            self._merged = share_weights(self.base)
-        for name, layer in lora_layers(self.model):
-            weight = layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
-            self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+            self._merged, self._adapted = share_weights(self.base), []
+            for name, layer in lora_layers(self.model):
+                module, base = self._merged.get_submodule(name), layer.get_base_layer().weight
+                factors = layer.lora_B[self.adapter].weight, layer.lora_A[self.adapter].weight
+                self._adapted.append((module, base, *factors, layer.scaling[self.adapter]))
+                del module._parameters["weight"]
+        for module, base, b, a, scale in self._adapted:
+            module.weight = torch.addmm(base, b, a, alpha=scale)
         return self._merged
+
+    def speaker(self) -> Speaker:
+        """This seat as it is now, for one whose messages are single words (``texts``)."""
+        return Speaker(self.speaking_model(), self.base)
 
     def session(self, rows: int) -> Session:
         """A batch of dialogues in this seat; in free text one for long histories and large vocabularies."""
@@ -244,9 +281,7 @@ class Session:
     ) -> Float[np.ndarray, "r v"]:
         """Distribution of the next token of each of ``rows`` (by default all), in float64."""
         hidden = self.hidden if rows is None or len(rows) == len(self.hidden) else self.hidden[torch.from_numpy(rows)]
-        raw = self.model.lm_head(hidden).float()
-        scale = float(self.seat.choice_scale[choice]) if sharpness is None else sharpness
-        return (raw * scale + self.seat.choice_bias[choice].to(raw.device)).double().softmax(-1).cpu().numpy()
+        return self.seat.probabilities(self.model, hidden, choice, sharpness)
 
 
 class RowSession(Session):

@@ -113,6 +113,62 @@ def test_clipped_loss_matches_a_plain_loop():
     assert clipped_loss(new, old, advantages, row).loss.item() == pytest.approx(-total / 40, abs=1e-12)
 
 
+def test_the_ratio_may_rise_farther_than_it_may_fall():
+    new = torch.tensor([1.27, 1.29, 0.79, 1.29]).log().requires_grad_()
+    advantages, row = torch.tensor([1.0, 1.0, -1.0, -1.0]), torch.arange(4)
+    loss = clipped_loss(new, torch.zeros(4), advantages, row, clip_range=0.2, clip_range_high=0.28)
+    loss.loss.backward()
+    assert [g != 0 for g in new.grad.tolist()] == [True, False, False, True] and loss.clip_ratio == 0.5
+
+
+def test_each_dialogue_weighs_the_same_whatever_its_length():
+    new = torch.zeros(5, requires_grad=True)
+    row = torch.tensor([0, 0, 0, 0, 2])  # of the second there is no token
+    for over, share in (("token", [0.2] * 5), ("dialogue", [0.125] * 4 + [0.5])):
+        (gradient,) = torch.autograd.grad(
+            clipped_loss(new, torch.zeros(5), torch.ones(3), row, loss_mean=over).loss, new
+        )
+        torch.testing.assert_close(gradient, -torch.tensor(share))
+
+
+@pytest.mark.parametrize("gradient", ["forward", "reverse"])
+def test_the_kl_term_descends_the_divergence_that_it_is_named_by(gradient):
+    """The expectation over what the policy says, token by token, against the exact gradient on a small softmax."""
+    policy, reference, spoke = torch.randn(3, 6, dtype=torch.float64).unbind()
+    logits = policy.requires_grad_()
+    p, q = logits.log_softmax(-1), reference.log_softmax(-1)
+    exact = {"forward": (q.exp() * (q - p)).sum(), "reverse": (p.exp() * (p - q)).sum()}
+    wanted = {name: torch.autograd.grad(value, logits, retain_graph=True)[0] for name, value in exact.items()}
+    assert (wanted["forward"] - wanted["reverse"]).abs().max() > 0.05
+
+    def expected(old):
+        total = torch.zeros(6, dtype=torch.float64)
+        for token in range(6):
+            one, row = p[token : token + 1], torch.zeros(1, dtype=torch.long)
+            options = dict(kl_coef=1.0, reference_logprobs=q[token : token + 1], kl_gradient=gradient)
+            loss = clipped_loss(one, old[token : token + 1].detach(), torch.zeros(1), row, **options)
+            total += old[token].exp().item() * torch.autograd.grad(loss.loss, logits, retain_graph=True)[0]
+        return total
+
+    torch.testing.assert_close(expected(p), wanted[gradient])
+    others = expected(spoke.log_softmax(-1))  # where another spoke, only the weighted one is right
+    assert torch.allclose(others, wanted[gradient]) == (gradient == "reverse")
+
+
+@pytest.mark.parametrize("gradient", ["forward", "reverse"])
+def test_the_kl_that_is_logged_estimates_the_policys_from_its_base(gradient):
+    reference, policy = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1).unbind()
+    kl = sum(
+        policy[t].exp().item()
+        * clipped_loss(
+            policy[t : t + 1], policy[t : t + 1], torch.zeros(1), torch.zeros(1, dtype=torch.long), kl_coef=0.1,
+            reference_logprobs=reference[t : t + 1], kl_gradient=gradient,
+        ).kl
+        for t in range(6)
+    )  # fmt: skip
+    assert kl == pytest.approx((policy.exp() * (policy - reference)).sum().item())
+
+
 def test_gradient_of_the_first_update_is_that_of_reinforce():
     logits = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     tokens, row = torch.arange(5) % 7, torch.tensor([0, 0, 1, 1, 2])
