@@ -14,7 +14,7 @@ from scope_lite.models import registry
 from scope_lite.models.adapters import adapter_fingerprint, split_adapter, with_adapter
 from scope_lite.models.folders import read_model, require_computing
 from scope_lite.store.contents import folder_fingerprint
-from scope_lite.store.errors import ScopeError
+from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import expanded, value_in
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def find_model(model: str | Path = SMOLLM2) -> Path:
     folder = expanded(model)
     if not (folder / "config.json").is_file():
         raise ScopeError(
-            f"no model in {str(model)!r}{registry.hint(str(model))}: give a name of `scope-lite models list`, or a "
-            "folder that holds config.json, a tokenizer and model.safetensors"
+            f"no model in {str(model)!r}: give a folder that holds config.json, a tokenizer and model.safetensors, or "
+            f"a name ({closest(str(model), list(registry.models()), 'name')})"
         )
     return folder
 

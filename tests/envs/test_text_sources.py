@@ -187,10 +187,10 @@ def test_a_conversion_that_dies_leaves_no_model_and_the_next_one_cleans_up(
     gguf.write_bytes(b"123")
     monkeypatch.setenv("SCOPE_LITE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(registry, "wheel_file", lambda name: gguf)
-    monkeypatch.setattr(registry, "_checked_digest", lambda *about: registry.made_from("smollm2"))
-    monkeypatch.setattr(registry, "_require_shape", lambda *about: None)
+    monkeypatch.setattr(registry, "_digest", lambda *about: registry.made_from("smollm2"))
+    monkeypatch.setattr(registry, "_require_model", lambda *about: None)
 
-    def full(_: Path, folder: Path, name: str) -> None:
+    def full(_: Path, folder: Path, entry: object) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
@@ -203,7 +203,7 @@ def test_a_conversion_that_dies_leaves_no_model_and_the_next_one_cleans_up(
     (models / f".{name}").mkdir()  # left by a killed process
 
     monkeypatch.setattr(
-        registry, "_dequantise", lambda _, folder, name: (folder / "config.json").write_text("{}", encoding="utf-8")
+        registry, "_dequantise", lambda _, folder, entry: (folder / "config.json").write_text("{}", encoding="utf-8")
     )
     folder = pretrained.find_model()
     assert [path.name for path in models.iterdir() if path.is_dir()] == [folder.name]

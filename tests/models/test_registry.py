@@ -185,7 +185,7 @@ def test_another_model_than_the_registrys_is_refused(
     know(monkeypatch, shape=tiny_gguf.SHAPE | {"hidden_size": 128})
     refused("this is not tiny: its hidden_size is 64, and tiny's is 128", registry.add, "tiny", file)
     know(monkeypatch, stops={"<|im_end|>": 7})
-    refused(r"this is not tiny: <\|im_end\|> is its token 260, and tiny's is 7", registry.add, "tiny", file)
+    refused(r"this is not tiny: its <\|im_end\|> is 260, and tiny's is 7", registry.add, "tiny", file)
     assert left(tmp_path) == []
 
 
@@ -272,7 +272,7 @@ def test_a_model_of_several_files_is_taken_whole(
     shutil.rmtree(got)
     refused(f"has no {shards[-1]}, which tiny needs", registry.add, "tiny", folder)
     (folder / list(files)[-1]).write_bytes(b"{")
-    refused("could not|cannot read|has no", registry.add, "tiny", folder)
+    refused("cannot read|could not load", registry.add, "tiny", folder)
     assert left(tmp_path) == []
 
 
@@ -291,4 +291,4 @@ def test_the_commands_list_take_and_tell_near_names(file: Path) -> None:
     for command in (["get", "tinny"], ["add", "tinny", str(file)]):
         code, told = said(*command)
         assert code == 2 and "unknown model 'tinny'; did you mean 'tiny'?" in told and told.count("\n") == 1
-    refused(r"no model in 'tinyy' \(did you mean 'tiny'\?\)", find_model, "tinyy")
+    refused("no model in 'tinyy': .* did you mean 'tiny'", find_model, "tinyy")
