@@ -1,11 +1,10 @@
-"""Lemma B.9: how much a population of simulators dilutes one exploit, and what it does not do.
+"""Lemmas B.7 and B.9: what a group of dialogues sees of a pool of simulators, and how far the pool dilutes a mode.
 
-The paper bounds the mixture's peak mass by the weighted mean of its members' (equal iff all peak at one action); for K
-deterministic simulators with disjoint modes ε = 1 - 1/K. The bound on an exploit's advantage below is ours.
-
-Weights w_j over K checkpoints; several checkpoints may share one mode. An exploit's advantage against the population is
-the weighted sum of its advantages on the modes, so K counts only through the weight of the heaviest mode, and only for
-exploits that gain nothing elsewhere. The cost of staleness at the end is an assumption, and its optimum a model.
+B.7: one of G dialogues shows a behaviour of mass q with probability 1 − (1 − q)^G ≤ Gq, where each draws its own
+simulator; where one simulator plays the whole group, with less. B.9: the mixture's peak mass is at most the members'
+mean peak, equal iff they peak at a common reply; K deterministic simulators of distinct modes have ε = 1 − 1/K. From
+this the paper expects concentration to slow down "roughly by 1/K". Exact for an exploit's advantage is the total weight
+of its mode, and what it gains on foreign modes.
 """
 
 from __future__ import annotations
@@ -17,6 +16,100 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory.inequality import Inequality, Mutation, Raw, one, sampler, scaled
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A pool at one history: weights, each member's replies, and the size of a group."""
+
+    weights: Float[Tensor, "batch members"]
+    replies: Float[Tensor, "batch members replies"]
+    group: int = 8
+
+    @property
+    def mixed(self) -> Float[Tensor, "batch replies"]:
+        """The mixture Σ_k w_k φ_k."""
+        return (self.weights[..., None] * self.replies).sum(1)
+
+
+def seen(case: Mixture, q: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """1 − (1 − q)^G."""
+    return 1 - (1 - q) ** case.group
+
+
+def seen_of_one(case: Mixture) -> Float[Tensor, "batch"]:
+    """Probability that a group sees the last reply at least once, where one member plays all of it."""
+    return (case.weights * seen(case, case.replies[..., -1])).sum(-1)
+
+
+def seen_of_all(case: Mixture) -> Float[Tensor, "batch"]:
+    """The same where each dialogue draws its member: Lemma B.7 with the pool's mass q."""
+    return seen(case, case.mixed[:, -1])
+
+
+def seen_at_most(case: Mixture) -> Float[Tensor, "batch"]:
+    """G q."""
+    return case.group * case.mixed[:, -1]
+
+
+def peak(case: Mixture) -> Float[Tensor, "batch"]:
+    """The mixture's largest mass, 1 − ε."""
+    return case.mixed.amax(-1)
+
+
+def mean_peak(case: Mixture) -> Float[Tensor, "batch"]:
+    """Σ_k w_k m_k (Eq. 20)."""
+    return (case.weights * case.replies.amax(-1)).sum(-1)
+
+
+def build_mixtures(raw: Raw) -> Mixture:
+    """Softmax all of it."""
+    return Mixture(torch.softmax(raw["weights"], -1), torch.softmax(raw["replies"], -1))
+
+
+def members(*replies: list[float]) -> Mixture:
+    """Equal weights on members with these replies."""
+    return Mixture(one([1 / len(replies)] * len(replies)), one(list(replies)))
+
+
+LEMMA_B_7 = Inequality(
+    key="lem-b.7",
+    title="Lem B.7 what a group sees",
+    sample=sampler(weights=(1.0, (3,)), replies=(2.0, (3, 4))),
+    build=build_mixtures,
+    left=seen_of_one,
+    paper=seen_at_most,
+    sharp=seen_of_all,
+    tight=lambda: members([0.7, 0.3], [0.7, 0.3]),
+    tight_text="all members show it alike",
+    mutations=(
+        Mutation(
+            "one simulator a group as good as one a dialogue",
+            seen_of_one,
+            lambda: members([1.0, 0.0], [0.5, 0.5]),
+            left=seen_of_all,
+        ),
+        Mutation("constant 0.99", scaled(0.99, seen_of_all), lambda: members([0.7, 0.3], [0.7, 0.3])),
+        Mutation("(G − 1)·q", lambda c: (c.group - 1) * c.mixed[:, -1], lambda: members([0.999, 0.001])),
+    ),
+)
+
+LEMMA_B_9 = Inequality(
+    key="lem-b.9",
+    title="Lem B.9 a mixture's peak",
+    sample=sampler(weights=(1.0, (3,)), replies=(2.0, (3, 4))),
+    build=build_mixtures,
+    left=peak,
+    paper=mean_peak,
+    sharp=mean_peak,
+    tight=lambda: members([0.7, 0.2, 0.1], [0.5, 0.1, 0.4]),
+    tight_text="all peak at one reply",
+    mutations=(
+        Mutation("mean peak also from below", peak, lambda: members([1.0, 0.0], [0.0, 1.0]), left=mean_peak),
+        Mutation("1/K", lambda c: 1 / torch.tensor(c.weights.shape[1]), lambda: members([0.9, 0.1], [0.8, 0.2])),
+        Mutation("constant 0.99", scaled(0.99, mean_peak), lambda: members([0.7, 0.3], [0.6, 0.4])),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -61,10 +154,6 @@ def bound_sharp(case: Population) -> Float[Tensor, "batch"]:
     return bound(case, case.mode_weights.amax(-1))
 
 
-sample_populations = sampler(weights=(1.0, (5,)), own=(1.0, (3,)), foreign=(1.5, (3, 3)))
-"""Pools of five checkpoints and three modes; own gains become larger than foreign ones in the build."""
-
-
 def build_populations(raw: Raw) -> Population:
     """Own gains in (0, 1); foreign gains in (−1, 1) times the largest own gain. Checkpoints take modes in turn."""
     own = torch.sigmoid(raw["own"])
@@ -88,26 +177,13 @@ def distinct_modes(k: int) -> Population:
     return pool([1.0 / k] * k, list(range(k)))
 
 
-def staleness_loss(k: Tensor, delta: float, cost: float, cadence: float) -> Tensor:
-    """MODEL, not a lemma: an exploit's share Δ/K, plus ``cost`` per step of age, counted as cadence·(K−1)/2 steps.
-
-    In the loop, where the present self plays, too, the mean age is less: 6 steps and not 8 at K = 5, cadence 4.
-    """
-    return delta / k + cost * cadence * (k - 1) / 2
-
-
-def staleness_optimum(delta: float, cost: float, cadence: float) -> float:
-    """K* = √(2Δ/(cost·cadence)) of that model."""
-    return (2 * delta / (cost * cadence)) ** 0.5
-
-
-LEMMA_B_9 = Inequality(
-    key="lem-b.9",
-    title="Lem B.9 population dilutes an exploit (our form)",
-    sample=sample_populations,
+SLOWED_BY_K = Inequality(
+    key="lem-b.9b",
+    title="after Lem B.9: an exploit in a pool (our form)",
+    sample=sampler(weights=(1.0, (5,)), own=(1.0, (3,)), foreign=(1.5, (3, 3))),
     build=build_populations,
     left=best_exploit_gap,
-    source=bound_sharp,
+    paper=bound_sharp,
     sharp=bound_sharp,
     tight=lambda: pool([0.2] * 5, [0, 1, 2, 3, 4], overlap=0.3),
     tight_text="equal pairwise overlap; with none, Δ·w_max",
