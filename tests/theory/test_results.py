@@ -15,10 +15,10 @@ from scope_lite.theory.inequality import (
     adversarial_instances,
     largest_ratio,
     mutation_ratio,
+    paper_ratio,
     random_instances,
     ratio,
     scaled,
-    paper_ratio,
 )
 from scope_lite.theory.process import mode_replies
 from scope_lite.theory.quantities import accumulate, capped_bernoulli_variance, collapse_errors, variance_given_actions
@@ -88,7 +88,7 @@ def test_gradient_bounds_are_ordered_for_every_tree_shape(seed, shape):
 
 @settings(max_examples=4)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 2, 3, 2), (2, 3, 2, 4), (2, 2, 2, None), (3, 2, 2, 3)]))
-def test_both_variance_splits_obey_the_bound_for_every_tree_shape(seed, shape):
+def test_the_variance_bound_holds_for_every_tree_shape_given_coins_and_given_acts(seed, shape):
     process = instances.build_process(instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape))
     accumulated = capped_bernoulli_variance(accumulate(process, collapse_errors(process.replies)))
     for part in (simulator_variance(process), variance_given_actions(process)):
