@@ -40,6 +40,9 @@ Method = Annotated[str | None, typer.Option(help="base, single, persona, verbali
 World = Annotated[
     str | None, typer.Option(help="A nano world, or p4g, tau2-retail, tau2-airline, cooperbench (real text).")
 ]
+Recipe = Annotated[
+    str | None, typer.Option(help="The paper's recipe: stated (its text) or launched (its public launchers).")
+]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other key, such as simulator.k=5.")
 ]
@@ -135,6 +138,8 @@ def make_config(path: Path | None, settings: list[str] | None, **named: Any) -> 
         target[last] = parse_yaml(text, f"--set {key}")
     if path is None:
         return method_config(changes.pop("method", "single"), **changes)
+    if "recipe" in changes:
+        raise ScopeError(f"write the recipe into {path}: it belongs below what the file says")
     content = load_config(path).model_dump(mode="json")
     if changes.get("method", content["method"]) != content["method"]:
         raise ScopeError(f"{path} says method {content['method']!r}; change the file, or leave it out for --method")

@@ -29,7 +29,7 @@ from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.partner import Partner
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.method.scene import Scene, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, ModelSeat
+from scope_lite.method.seats import KnowsItsLaw, ModelSeat, WordSeat
 from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import in_format, open_scene
 from scope_lite.models.hf import SeatModel
@@ -170,7 +170,7 @@ class ShownSeat:
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> Sequence[str | Unsaid]:
         known = self.talk.kept[0] if self.talk.kept else None
-        if known and known.transcript and isinstance(self.seat, ModelSeat):
+        if known and known.transcript and isinstance(self.seat, ModelSeat | WordSeat):
             self.seat.resume([known.transcript])  # it goes on from where its transcript then ended
             self.talk.take(known)
             return [known.said]
@@ -240,10 +240,10 @@ class Talk:
         """
         self.record, self.turn, self._ask, self._show = [], 0, ask, show
         scene, keys = self.policy.scene, RowKeys(self.seed, 0, np.array([self.number]), np.array([0]))
-        task = int(draw_tasks(scene.tasks("test"), keys)[0])  # as in evaluation
+        task = int(scene.draw_tasks(keys, "test")[0])  # as in evaluation
         episode = scene.episode(task, "test", self._told(keys))
         systems = episode.systems
-        agent = ShownSeat(self, AGENT, scene.seat_model(self.policy.model, keys, [systems["policy"]]))
+        agent = ShownSeat(self, AGENT, scene.seat_model(self.policy.model, keys, [systems["policy"]], "test"))
         partner = ShownSeat(self, self.partner, self._seat(keys, systems["simulator"]))
         if self.partner == YOU and (self.world is None or self.world.spec.told):
             told = systems["simulator"]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scope_lite.cli.base import Config, Fresh, Method, ProgressLine, Root, Setting, World, make_config
+from scope_lite.cli.base import Config, Fresh, Method, ProgressLine, Recipe, Root, Setting, World, make_config
 from scope_lite.store import paths
 
 SHOWN = ("reward", "panel/unseen/reward", "entropy")
@@ -18,6 +18,7 @@ def train(
     config: Config = None,
     method: Method = None,
     world: World = None,
+    recipe: Recipe = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     setting: Setting = None,
@@ -25,7 +26,7 @@ def train(
     fresh: Fresh = False,
 ) -> None:
     """Train one run, from a file or from options; a finished one is reused."""
-    run_config = make_config(config, setting, method=method, world=world, seed=seed, steps=steps)
+    run_config = make_config(config, setting, method=method, world=world, recipe=recipe, seed=seed, steps=steps)
     if run_config.text.training_engine == "unsloth" and importlib.util.find_spec("unsloth"):
         importlib.import_module("unsloth")  # it wants to come before transformers
     # torch takes seconds to import; a mistake above is told without it

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scope_lite.figures.paper import POOL_SIZE, mark_paper_value
+from scope_lite.figures.paper import mark_paper_value
 from scope_lite.figures.style import (
     METHOD_COLOURS,
     ROW_NAME,
@@ -294,7 +294,8 @@ def figure_17(table: pd.DataFrame) -> Figure:
     doses(pay, end["K"], end[REAL], "#E69F00", named(REAL), 0.06)
     doses(mode, end["K"], end[MOVED], "#D55E00", "at the end", -0.06)
     doses(mode, through["K"], through[MOVED], "#7f7f7f", "mean over training", 0.06)
-    mark_paper_value(pay, POOL_SIZE, {float(k): i for i, k in enumerate(sorted(end["K"].unique()))})
+    places = {float(k): i for i, k in enumerate(sorted(end["K"].unique()))}
+    mark_paper_value(pay, places, "Figure 17", "best pool size K", benchmark="Persuasion for Good")
     for ax, ylabel in ((pay, "reward, end of training"), (mode, named(MOVED))):
         ax.set(xlabel="pool size K", ylabel=ylabel)
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0))

@@ -1,6 +1,6 @@
-"""The paper's tables 1, 5, 6 and 7 at nano scale (tables.yaml), each as Markdown and as LaTeX (booktabs).
+"""The paper's tables at nano scale (tables.yaml), beside its own numbers, as Markdown and as LaTeX (booktabs).
 
-Each function returns a frame of text; ``write_table`` writes it in both forms.
+Each function returns a frame of text; ``write_table`` writes it in both forms. Table 3 is of people: the paper's only.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
+from scope_lite.experiments.contrasts import COMMON, like_for_like
 from scope_lite.experiments.summaries import SUMMARIES, run_summaries
+from scope_lite.figures.cooperation import LABELS, TRAINED_WITH
+from scope_lite.figures.paper import VERSION, paper_settings, paper_table
 from scope_lite.figures.style import named
 from scope_lite.figures.training import REAL, SEEN, UNSEEN
 from scope_lite.measure.stats import t_interval
-from scope_lite.method.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig
+from scope_lite.method.config import METHODS, RunConfig, Settings, SimulatorConfig, TextConfig, method_config
 from scope_lite.store.escaping import for_markdown
 from scope_lite.store.paths import NANO_MODELS
 from scope_lite.store.plain_yaml import read_yaml
 
 SPLITS = {SEEN: "training simulators", UNSEEN: "unseen simulators", REAL: "real users"}
+COOPERATION = {COMMON: "partners that none trained with", REAL: "real partners"}
 _DATA = read_yaml(Path(__file__).with_name("tables.yaml"))
-PAPER: dict[str, str] = _DATA["paper"]
-"""what the paper states, by our key"""
 LATEX = str.maketrans(_DATA["latex"])
 WIDE = 6
 """columns from which on LaTeX sets a table in its smallest size"""
@@ -36,20 +38,24 @@ LONG_CELL = 32
 # -- what stands in the tables ----------------------------------------------------------------------------------------
 
 
-def results_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Table 1, both parts: every method in every setting, on seen and unseen simulators and real users: end, AUC, best.
+def results_table(
+    settings: Mapping[str, pd.DataFrame], splits: Mapping[str, str] = SPLITS, labels: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Tables 1 and 2: every method in every setting, with each split of the panel: end, AUC, best.
 
     Args:
-        settings: name of the setting -> its runs' summaries, as ``stats.run_summaries`` makes them.
+        settings: name of the setting -> its runs' summaries, as ``summaries.run_summaries`` makes them.
+        splits: column -> what it is called.
+        labels: variant -> what it is called, if not as in the figures of users.
 
     Returns:
         Text "mean ± half-width" of the 95 % t-interval over seeds (reward in [0, 1]); "–" where nothing is measured.
     """
     cells = {
         setting: {
-            named(variant): {
+            (labels or {}).get(str(variant), named(variant)): {
                 (split, summary.replace("auc", "AUC")): _mean_and_half(runs.loc[runs["summary"] == summary, column])
-                for column, split in SPLITS.items()
+                for column, split in splits.items()
                 for summary in SUMMARIES
             }
             for variant, runs in summaries.groupby("variant", sort=False)
@@ -86,7 +92,7 @@ def _settings(settings: type[Settings], prefix: str) -> dict[str, list[str]]:
     chosen = settings().model_dump(mode="json", exclude={"version", "method", "seed", "simulator", "text"})
     meanings = {name: settings.model_fields[name].description or "–" for name in chosen}
     return {
-        prefix + name: [_plain(value), PAPER.get(prefix + name, "–"), " ".join(meanings[name].split())]
+        prefix + name: [_plain(value), paper_settings().get(prefix + name, "–"), " ".join(meanings[name].split())]
         for name, value in chosen.items()
     }
 
@@ -129,10 +135,45 @@ def panel_table(panels: Mapping[str, Iterable[Mapping[str, Any]]]) -> pd.DataFra
     return pd.concat({world: pd.DataFrame(rows).T for world, rows in members.items()}, names=["world", "member"])
 
 
-def paradigms() -> pd.DataFrame:
-    """Table 5, methods compared: who is trained, who plays the partner, and where diversity comes from."""
-    columns = ["trained", "who plays the partner", "diversity from", "method"]
-    return pd.DataFrame.from_dict(_DATA["paradigms"], orient="index", columns=columns).rename_axis("paradigm")
+def cooperation_table(settings: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Table 2: the kinds of partner, from the runs (a row a run and evaluated step) of each setting."""
+    made = {name: like_for_like(run_summaries(runs), TRAINED_WITH) for name, runs in settings.items()}
+    return results_table(made, COOPERATION, LABELS)
+
+
+def frameworks() -> pd.DataFrame:
+    """Table 4: what frameworks can do, as the paper says it of others; the last column is of this package."""
+    table = paper_table("Table 4", ["quantity"], ["method"]).rename_axis("property")
+    return table.assign(scope_lite=pd.Series(_DATA["frameworks"]))
+
+
+def methods_compared() -> pd.DataFrame:
+    """Table 5: who plays the user, whether it learns, and how it is drawn: the paper's, and in a run of ours."""
+    theirs = paper_table("Table 5", ["method"], ["quantity"]).add_prefix("the paper's: ")
+    ours = pd.DataFrame.from_dict(_DATA["compared"], orient="index", columns=["here: simulators", "here: drawn"])
+    return theirs.join(ours).rename_axis("method")
+
+
+def compute() -> pd.DataFrame:
+    """Table 8: cost of a step as the paper gives it, beside what of it a run here holds."""
+    theirs = paper_table("Table 8", ["method"], ["quantity"])
+    units = {"training compute a step": " ×", "peak GPU memory": " ×", "wall clock a step": " s"}
+    theirs = pd.DataFrame({f"the paper's: {column}": theirs[column] + unit for column, unit in units.items()})
+    ours = {named(method).removesuffix(" (K=3)"): method_config(method) for method in METHODS}
+    held = {name: (str(run.adapters), str(run.simulator.pool_size - 1)) for name, run in ours.items()}
+    here = pd.DataFrame.from_dict(held, orient="index", columns=["here: adapters trained", "here: past selves kept"])
+    return theirs.join(here).rename_axis("method")
+
+
+def simulator_rewards() -> pd.DataFrame:
+    """Table 9: what a trained simulator can be paid for: the paper's formula, and ours for each value of the key."""
+    theirs = paper_table("Table 9", ["method"], ["quantity"])["simulator reward"]
+    names = get_args(SimulatorConfig.model_fields["reward"].annotation)
+    rows = {
+        name: [theirs.get(name.removesuffix("_group"), "–"), *_DATA["rewards"].get(name, ["–", "–"])] for name in names
+    }
+    columns = ["the paper's", "the paper's main results", "here, of rollout i"]
+    return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("reward")
 
 
 MAKERS: dict[str, Callable[[Mapping[str, pd.DataFrame]], pd.DataFrame]] = {
@@ -141,7 +182,11 @@ MAKERS: dict[str, Callable[[Mapping[str, pd.DataFrame]], pd.DataFrame]] = {
     "hyperparameters": lambda _: hyperparameters(),
     "methods": lambda _: method_presets(),
     "text settings": lambda _: text_settings(),
-    "paradigms": lambda _: paradigms(),
+    "cooperation": cooperation_table,
+    "frameworks": lambda _: frameworks(),
+    "compared": lambda _: methods_compared(),
+    "compute": lambda _: compute(),
+    "rewards": lambda _: simulator_rewards(),
 }
 """from the runs of each setting that has a table"""
 
@@ -152,8 +197,10 @@ class PaperTable:
 
     name: str
     caption: str
-    make: str
+    make: str = ""
     """a key of :data:`MAKERS`"""
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    """instead: what ``paper_table`` makes it from, the paper's own numbers"""
     settings: Mapping[str, str] = field(default_factory=dict)
     """setting -> the experiment behind it, of which one at least must have its table; empty: it needs none"""
     wide: str | None = None
@@ -166,7 +213,9 @@ class PaperTable:
     def write(self, found: Mapping[str, pd.DataFrame], out: Path) -> list[Path]:
         """Write it into ``out/tables`` as Markdown and LaTeX; returns the two paths."""
         runs = {setting: found[name] for setting, name in self.settings.items() if name in found}
-        return write_table(MAKERS[self.make](runs), self.name, self.caption, out / "tables", self.wide)
+        made = paper_table(**self.paper) if self.paper else MAKERS[self.make](runs)
+        said = f"{self.caption} The paper's own ({VERSION}): other models, other tasks." if self.paper else self.caption
+        return write_table(made, self.name, said, out / "tables", self.wide)
 
 
 PAPER_TABLES = {row["name"]: PaperTable(**row) for row in _DATA["tables"]}

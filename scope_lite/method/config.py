@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from scope_lite import MAX_SEED
+from scope_lite.method.recipes import recipe_settings
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import name_fault
 from scope_lite.store.plain_yaml import flat, read_yaml
@@ -22,6 +23,10 @@ TEXT_WORLDS = ("p4g", "tau2-retail", "tau2-airline", "cooperbench")
 """worlds whose dialogues are real text between language models; every other name is a nano world"""
 
 
+Estimator = Literal["z", "centred", "raw", "batch"]
+"""what a rollout's reward becomes; ``grpo.group_advantages`` says what each stands for"""
+
+
 class SimulatorConfig(Settings):
     """Who plays the user in training."""
 
@@ -29,15 +34,19 @@ class SimulatorConfig(Settings):
     """frozen: one or several fixed simulators; persona: prompted with a type; verbalized: the nano model of VS;
     trained: a second trainable seat that starts as the first member; self: the policy's own adapter in both seats"""
     members: tuple[Name, ...] = Field(default=("sim-a",), max_length=64)
-    """panel members that play, one a group, in cyclic rotation over groups"""
+    """panel members that play, in cyclic rotation; a simulator that learns starts as the first"""
+    start: Literal["member", "policy"] = "member"
+    """what a simulator that learns starts as: that member (Single's simulator), or a copy of the policy's own base at
+    T = .7, as in the public launchers"""
     sharpness: float | None = Field(default=None, gt=0, le=1000)
-    """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1)"""
+    """gamma at every reply; null takes what the panel's file says of the member (in self-play: 1; of a copy of the
+    policy's base: 1/.7)"""
     outcome: Literal["simulator", "world", "judge"] | None = None
     """who says how a training dialogue ended: the simulator's last word; the world, from what was said (nobody's to
     learn); or a frozen judge that takes every user for the simulator's favourite type. null: as the world has it"""
-    draw: Literal["group", "rollout"] = "group"
-    """whether one simulator plays a whole group, or each rollout has its own; paper: an ensemble rotates over rollouts
-    (Table 5); a pool is drawn from uniformly (Table 5), with one active opponent a step (Table 8)"""
+    draw: Literal["step", "group", "dialogue"] = "group"
+    """what one simulator of several plays: a whole step, a group, or a dialogue; paper: an ensemble rotates over
+    dialogues (Table 5); of a pool one is drawn for each (C.1, Table 5), and one is active at any step (C.4)"""
     persona: Literal["says", "as"] = "says"
     """says: the prompt changes what the user claims to be; as: it changes how the user reacts, too"""
     k: int = Field(default=5, ge=1, le=100)
@@ -48,21 +57,34 @@ class SimulatorConfig(Settings):
     """how far the listed distribution is moved off P (Prop. 3.7)"""
     direction: Literal["mode", "wrong"] = "mode"
     """where eta moves it: onto P's own mode, or onto an unlikely reply"""
-    reward: Literal["curriculum", "adversarial", "cooperative", "disagreement", "zero", "random"] = "curriculum"
-    """what a trained simulator is paid for; zero and random are controls; paper: adversarial on P4G, curriculum on
-    tau2-bench (Table 9)"""
+    vs_draw: Literal["stated", "uniform"] = "stated"
+    """how one of the distinct replies listed is drawn: by its stated probability, or uniformly (the public launchers,
+    which ask for no probabilities)"""
+    reward: Literal[
+        "curriculum_credit", "curriculum_group", "adversarial", "cooperative", "disagreement", "zero", "random"
+    ] = "curriculum_credit"
+    """what a trained simulator is paid for (rewards.py). The paper has adversarial on P4G, on tau2-bench
+    curriculum_group: one score for a whole group (Table 9); curriculum_credit is our share of it for each rollout; zero
+    and random are controls"""
+    advantages: Estimator | None = None
+    """how its rewards become advantages; null: as the policy's. A score that a group shares needs batch or raw"""
     kl_coef: float = Field(default=0.1, ge=0, le=1e6)
-    """weight of the KL term to the simulator that it started from, nats a token, as the policy's; in self-play the
-    policy's own counts; paper: .005 (Table 6)"""
+    """weight of the KL term to the simulator that it started from, nats a token, by the policy's kl_gradient; in
+    self-play the policy's own counts; paper: .005 (Table 6)"""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     pool_size: int = Field(default=1, ge=1, le=1000)
-    """K: past selves that play, the current one among them; 1 is plain Co-Training; paper: 5"""
+    """K: selves that play; 1 is plain Co-Training; paper: 5"""
+    present: bool = True
+    """whether the present self is one of the K; false: K past ones, at first the start alone"""
+    behaviour: Literal["sampled", "current"] = "sampled"
+    """what the clipped ratio of the simulator's tokens is against: the entry that spoke, or the current weights, which
+    makes it 1 and corrects nothing (the public launchers)"""
     cadence: int = Field(default=4, ge=1, le=10**9)
     """steps between two snapshots"""
     head_start: int = Field(default=0, ge=0, le=10**9)
     """steps at the start in which only the simulator learns: a test of whether the two are in a race"""
     pool_sampling: Literal["uniform", "newest", "distinct"] = "uniform"
-    """how a group's simulator is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
+    """how an entry is drawn from the pool; newest: the weight halves with age; distinct: uniformly from
     those whose replies differ from every newer one's"""
 
     @model_validator(mode="after")
@@ -71,19 +93,27 @@ class SimulatorConfig(Settings):
             raise ValueError(f"a simulator of kind {self.kind!r} needs at least one member")
         if twice := {name for name in self.members if self.members.count(name) > 1}:
             raise ValueError(f"members are listed once each, {min(twice)} is there twice")
-        if self.reward == "disagreement" and self.pool_size < 2:
+        if self.reward == "disagreement" and not self.has_past:
             raise ValueError("the reward 'disagreement' compares with past selves: it needs a pool_size of 2 or more")
         return self
 
+    @property
+    def has_past(self) -> bool:
+        """Whether past selves play."""
+        return self.pool_size > 1 or not self.present
 
+
+_LEARNS = {"reward", "advantages", "pool_size", "present", "behaviour", "cadence", "pool_sampling"}
 READS: dict[str, set[str]] = {
     "frozen": set(),
     "persona": {"persona"},
-    "verbalized": {"k", "noise", "eta", "direction"},
-    "trained": {"reward", "kl_coef", "learning_rate", "pool_size", "cadence", "pool_sampling", "head_start"},
-    "self": {"reward", "pool_size", "cadence", "pool_sampling"},
+    "verbalized": {"k", "noise", "eta", "direction", "vs_draw"},
+    "trained": _LEARNS | {"start", "kl_coef", "learning_rate", "head_start"},
+    "self": _LEARNS,
 }
 """What each kind of simulator reads besides READ_BY_ALL; its run's name holds nothing of the rest."""
+START_SHARPNESS = 1 / 0.7
+"""gamma of a copy of the policy's base as a simulator: the paper's simulators that learn speak at T = .7"""
 READ_BY_ALL = {"kind", "members", "sharpness", "outcome", "draw"}
 
 
@@ -150,17 +180,34 @@ class RunConfig(Settings):
     """optimizer steps; paper: 250 (Table 6)"""
     groups: int = Field(default=16, ge=1, le=MOST_ROWS)
     """groups a step; a group is one task with one simulator"""
+    tasks: int | None = Field(default=None, ge=1, le=10**6)
+    """training tasks that are drawn from, the world's first ones; null: all (retail, persuasion: there is one)"""
     group_size: int = Field(default=8, ge=2, le=MOST_ROWS)
     """rollouts a group (G in Eq. 2)"""
+    temperature: float = Field(default=1.0, gt=0, le=1000)
+    """at which the policy speaks in training, and is trained; paper: .7 (Table 6). A simulator's is 1 / its gamma"""
+    eval_temperature: float | None = Field(default=None, ge=0, le=1000)
+    """at which it speaks to the panel; 0: always the most likely token, as in the paper; null: as in training"""
     learning_rate: float = Field(default=1e-3, gt=0, le=1)
     """of AdamW on the adapter; the paper's 1e-6 is for full weights of a 4B model"""
     lora_rank: int = Field(default=8, ge=1, le=1024)
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1)
+    """decay of AdamW's mean square; paper: .98 (Table 6), with a weight decay of .1, which is none here: at a rate of
+    1e-6 it takes .0025 % of a weight in 250 steps"""
     clip_range: float = Field(default=0.2, gt=0, le=1e6)
+    """how far the ratio to the weights that spoke may fall below 1, and rise above it if clip_range_high is null"""
+    clip_range_high: float | None = Field(default=None, gt=0, le=1e6)
+    """how far it may rise above 1; paper: .28 (Table 6)"""
+    loss_mean: Literal["token", "dialogue"] = "token"
+    """whether each token of a batch weighs the same, or each dialogue, whatever its length (the public launchers)"""
     kl_coef: float = Field(default=0.0, ge=0, le=1e6)
-    """weight of the KL term to the base, nats a token: the k3 estimator as a loss, whose value estimates
-    KL(policy || base) and whose gradient is that of KL(base || policy); paper: .005 (Table 6)"""
-    scale_advantages: bool = True
-    """divide centred rewards by the group's standard deviation (Eq. 2); false: centre only"""
+    """weight of the KL term to the base, nats a token; paper: .005 (Table 6)"""
+    kl_gradient: Literal["forward", "reverse"] = "forward"
+    """which divergence both seats' KL terms descend. forward: KL(base || policy), by k3 as a loss, as in the public
+    launchers (low_var_kl); reverse: KL(policy || base), by k2 as a loss (Schulman 2020)"""
+    advantages: Estimator = "z"
+    """how rewards become advantages: centred in the group and divided by its standard deviation (z, Eq. 2), centred
+    only, the raw reward (the public launchers), or centred over the batch"""
     updates_per_step: int = Field(default=1, ge=1, le=1000)
     """optimizer steps on one batch of rollouts"""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e9)
@@ -182,10 +229,26 @@ class RunConfig(Settings):
             raise ValueError("text.prices are two numbers, for a million tokens read and written")
         if self.groups * self.group_size > MOST_ROWS:
             raise ValueError(f"groups x group_size is at most {MOST_ROWS:,} (got {self.groups * self.group_size:,})")
-        if self.simulator.kind in ("trained", "self") and self.simulator.reward == "curriculum" and self.group_size < 3:
-            # of two, each is as far from the mean as the other: equal credit, no signal
-            raise ValueError("the reward 'curriculum' tells rollouts apart from a group_size of 3 on")
+        self._pays_a_signal()
         return self
+
+    def _pays_a_signal(self) -> None:
+        if self.simulator.kind not in ("trained", "self"):
+            return
+        reward, estimator = self.simulator.reward, self.simulator_advantages
+        if reward == "curriculum_credit" and self.group_size < 3 and estimator in ("z", "centred"):
+            # of two, each is as far from the mean as the other: equal credit, no signal
+            raise ValueError(f"the reward {reward!r} tells rollouts apart from a group_size of 3 on")
+        if reward == "curriculum_group" and estimator in ("z", "centred"):
+            raise ValueError(
+                f"the reward {reward!r} is one score for a group, of which advantages {estimator!r} leave nothing: set "
+                "simulator.advantages to batch or raw"
+            )
+
+    @property
+    def simulator_advantages(self) -> Estimator:
+        """How the rewards of a simulator that learns become advantages."""
+        return self.simulator.advantages or self.advantages
 
     @property
     def is_text(self) -> bool:
@@ -238,7 +301,8 @@ WORLD_DEFAULTS: dict[str, dict[str, Any]] = {"cooperbench": {"text": {"max_new_t
 
 
 def method_config(method: str, **overrides: Any) -> RunConfig:
-    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged.
+    """The config of a method by name; ``overrides`` are keys of RunConfig, ``simulator`` a dict that is merged, and
+    ``recipe`` the paper's (``recipes``).
 
     Raises:
         ScopeError: for a method, key or value that does not exist.
@@ -249,11 +313,15 @@ def method_config(method: str, **overrides: Any) -> RunConfig:
 
 
 def _with_presets(content: dict[str, Any]) -> dict[str, Any]:
-    """A short config, completed by what its method's name and its world stand for."""
-    world = content.get("world")
+    """A short config, completed by what its method's name, its world and its recipe stand for."""
+    method, world = content.get("method", "single"), content.get("world", RunConfig.model_fields["world"].default)
     is_text = isinstance(world, str) and world in TEXT_WORLDS
-    defaults = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
-    return merged(defaults, METHODS[content.get("method", "single")], content)
+    layers = merged(TEXT_DEFAULTS, WORLD_DEFAULTS.get(str(world), {})) if is_text else {}
+    layers = merged(layers, METHODS[method])
+    if "recipe" in content:
+        rates = merged(RunConfig().model_dump(mode="json"), layers)
+        layers = merged(layers, recipe_settings(content["recipe"], method, str(world), rates))
+    return merged(layers, {key: value for key, value in content.items() if key != "recipe"})
 
 
 def parse_config(content: Any, where: str = "config") -> RunConfig:
@@ -280,13 +348,14 @@ def parse_config(content: Any, where: str = "config") -> RunConfig:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none).
+    """Read a YAML config; a short one is completed by its method's presets (``single``'s, where it names none), and by
+    the recipe that it names.
 
     Raises:
         ScopeError: one line on whatever is wrong with the file.
     """
     content = read_yaml(path)
-    if isinstance(content, dict) and set(content) <= set(RunConfig.model_fields):
+    if isinstance(content, dict) and set(content) <= {*RunConfig.model_fields, "recipe"}:
         method = content.get("method", "single")
         if isinstance(method, str) and method in METHODS:
             content = _with_presets(content)

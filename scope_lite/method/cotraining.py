@@ -7,9 +7,11 @@
     self     1         the policy's own adapter, or   the policy's tokens,     as above, by K
                        a past self of it              then the simulator's
 
-A snapshot joins the pool every ``cadence`` steps, and the oldest leaves (FIFO); the current weights are always its
-newest entry. The KL anchor is to the simulator that the run started from. In self-play the one adapter is trained on
-the policy's tokens for the policy's reward, then on the simulator's for the simulator's.
+A snapshot joins the pool every ``cadence`` steps, and the oldest leaves (FIFO). The current weights are always its
+newest entry; with ``present: false`` only past selves play, K of them, at first the start alone. With ``behaviour:
+current`` the ratio is to the current weights whoever spoke: 1, and no correction. The KL anchor is to the simulator
+that the run started from. In self-play the one adapter is trained on the policy's tokens for the policy's reward, then
+on the simulator's for the simulator's.
 """
 
 from __future__ import annotations
@@ -45,15 +47,18 @@ class Pool:
     def __init__(self, current: SeatModel, settings: SimulatorConfig, leave: Callable[[SeatModel], None]):
         """``leave`` is told of every snapshot that leaves."""
         self.current, self.settings, self.leave = current, settings, leave
-        self.snapshots: list[SeatModel] = []
+        self.snapshots = [] if settings.present else [self._now()]
         """oldest first"""
         self.distinct: list[bool] = []
-        """of each snapshot: whether its replies differ from every newer entry's, measured when the last one joined"""
+        """of each entry but the newest: whether its replies differ from every newer one's, measured at the last join"""
+
+    def _now(self) -> SeatModel:
+        return self.current.snapshot(self.current.adapter_state())
 
     @property
     def entries(self) -> list[SeatModel]:
-        """Snapshots, oldest first, and the current weights last."""
-        return [*self.snapshots, self.current]
+        """Those who may play: snapshots, oldest first, and the current weights last, if they are one of them."""
+        return [*self.snapshots, self.current] if self.settings.present else self.snapshots
 
     def odds(self) -> Float[np.ndarray, " pool"]:
         """Probability of each entry: uniform (the paper's Table 5), halving with age, or over distinct ones."""
@@ -65,15 +70,15 @@ class Pool:
         return raw / raw.sum()
 
     def draw(self, keys: RowKeys) -> Int[np.ndarray, " b"]:
-        """The entry that plays each row: one a group, or one a rollout (the paper's Table 8: one a step)."""
-        drawn = keys if self.settings.draw == "rollout" else keys.by_group()
+        """The entry that plays each row: one a step (the paper's C.4), one a group, or one a dialogue (its C.1)."""
+        drawn = {"step": keys.by_step(), "group": keys.by_group(), "dialogue": keys}[self.settings.draw]
         edges = np.cumsum(self.odds())
         return np.minimum((edges[None, :] <= drawn.once("pool entry")[:, None]).sum(axis=1), len(edges) - 1)
 
     def join(self) -> None:
         """A snapshot of the current weights enters; those for which there is no room any more leave, oldest first."""
-        everyone = [*self.snapshots, self.current.snapshot(self.current.adapter_state())]
-        self.snapshots = everyone[-(self.settings.pool_size - 1) :]
+        everyone, room = [*self.snapshots, self._now()], self.settings.pool_size - self.settings.present
+        self.snapshots = everyone[-room:]
         for leaving in everyone[: -len(self.snapshots)]:
             self.leave(leaving)
 
@@ -84,6 +89,8 @@ class Pool:
 
     def load_state(self, parts: Mapping[str, dict[str, Tensor]]) -> None:
         names = sorted((n for n in parts if n.startswith("pool_")), key=lambda n: int(n.removeprefix("pool_")))
+        for replaced in self.snapshots:
+            self.leave(replaced)
         self.snapshots = [self.current.snapshot(parts[name]) for name in names]
         self.distinct = parts["pool"]["distinct"].tolist() if "pool" in parts else []
 
@@ -129,11 +136,12 @@ class LearningPartner(Partner):
         credit = self._credit(rollouts, keys, trained)
         # 2. update. In text another engine may have sampled, with a rounding of its own; where only the current weights
         # speak, the trainer computes their log probabilities again, as it does for the policy
-        behaviour: Behaviour = "current" if self.config.is_text and self.settings.pool_size == 1 else "sampled"
-        advantages = counted_advantages(credit, scale=self.config.scale_advantages).view(-1)
+        again = self.config.is_text and not self.settings.has_past
+        behaviour: Behaviour = "current" if again else self.settings.behaviour
+        advantages = counted_advantages(credit, self.config.simulator_advantages).view(-1)
         update = self.learner.update(transcripts, advantages[list(trained)], behaviour=behaviour)
         # 3. snapshot
-        if self.settings.pool_size > 1 and step % self.settings.cadence == 0:
+        if self.settings.has_past and step % self.settings.cadence == 0:
             self.pool.join()
             self.pool.distinct = self._distinct(transcripts)
         gated = sum(seat.messages for _, seat in self.newest.parts if isinstance(seat, GatedSeat))
@@ -150,10 +158,7 @@ class LearningPartner(Partner):
     ) -> Float[Tensor, "groups size"]:
         """What each rollout pays the simulator; NaN where it does not count."""
         missing = torch.tensor([not r.counts for r in rollouts]).view(-1, self.config.group_size)
-        rewards = torch.tensor([r.reward for r in rollouts]).view_as(missing)
-        if missing.any():  # the mean of a group is that of the others
-            known = rewards.masked_fill(missing, torch.nan)
-            rewards = torch.where(missing, known.nanmean(dim=1, keepdim=True), rewards)
+        rewards = torch.tensor([r.reward for r in rollouts]).view_as(missing).masked_fill(missing, torch.nan)
         if self.settings.reward == "disagreement":
             where = torch.tensor(list(trained), dtype=torch.long)
             surprises = self._surprise(list(trained.values()))
@@ -175,7 +180,7 @@ class LearningPartner(Partner):
 
     @torch.no_grad()
     def _distinct(self, transcripts: list[Transcript]) -> list[bool]:
-        """Which snapshots differ from every newer entry of the pool, on the histories of this batch."""
+        """Which entries but the newest differ from every newer one, on the histories of this batch."""
         entries = self.pool.entries
         n = len(entries)
         if self.settings.pool_sampling != "distinct":

@@ -48,7 +48,10 @@ class Learner:
         self.reference = model.reference()
         model.add_adapter(config.lora_rank, alpha=2 * config.lora_rank, seed=seed)
         self.model = model
-        self.optimizer = torch.optim.AdamW(model.trainable(), lr=config.learning_rate, weight_decay=0.0)
+        self.parameters, betas = model.trainable(), (0.9, config.adam_beta2)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters, lr=config.learning_rate, betas=betas, weight_decay=0.0, fused=True
+        )
 
     def update(
         self,
@@ -71,16 +74,19 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             metrics = dict.fromkeys(names, -0.0)  # a sum that begins with -0.0 is exact, also where its terms are -0.0
             for part in parts:
-                share = len(part.batch.row) / tokens  # a mean over the batch's tokens, however the batch is split
-                found = self._backward(part, share, behaviour)
-                metrics = {name: total + share * found.get(name, 0.0) for name, total in metrics.items()}
-            norm = torch.nn.utils.clip_grad_norm_(self.model.trainable(), self.config.max_grad_norm)
+                # a mean over the batch's tokens, or over its dialogues, however the batch is split
+                share = len(part.batch.row) / tokens
+                weight = share if self.config.loss_mean == "token" else len(part.batch.ids) / len(transcripts)
+                found = self._backward(part, weight, behaviour)
+                shares = {name: weight if name == "loss" else share for name in metrics}
+                metrics = {name: total + shares[name] * found.get(name, 0.0) for name, total in metrics.items()}
+            norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
             if learn:
                 self.optimizer.step()
             metrics["grad_norm"] = norm.item()
         return metrics
 
-    def _backward(self, part: Part, share: float, behaviour: Behaviour) -> dict[str, float]:
+    def _backward(self, part: Part, weight: float, behaviour: Behaviour) -> dict[str, float]:
         """Add this part's share of the gradient; what was measured on it."""
         logprobs, log_all = self.model.token_logprobs(part.batch)
         sampled, now = part.batch.sampled_logprobs, logprobs.detach()
@@ -90,9 +96,20 @@ class Learner:
             spread = entropy(log_all.detach()).mean().item() if len(now) else 0.0
             part.told = {"entropy": spread, "sampling/logp_difference": gap, **sampling_ratios(now, sampled)}
         del log_all  # as large as the tokens times the vocabulary
-        clip, kl = self.config.clip_range, self.config.kl_coef
-        result = clipped_loss(logprobs, part.old, part.advantages, part.batch.row, clip, kl, part.reference)
-        (result.loss * share).backward()
+        config = self.config
+        result = clipped_loss(
+            logprobs,
+            part.old,
+            part.advantages,
+            part.batch.row,
+            config.clip_range,
+            config.kl_coef,
+            part.reference,
+            config.clip_range_high,
+            config.kl_gradient,
+            config.loss_mean,
+        )
+        (result.loss * weight).backward()
         return {**result._asdict(), "loss": result.loss.item(), **part.told}
 
     def batches(self, transcripts: list[Transcript]) -> Iterator[TokenBatch]:

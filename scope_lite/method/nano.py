@@ -18,7 +18,7 @@ from scope_lite.method.dialogue import Seat
 from scope_lite.method.panel_file import COLLAPSED_SHARPNESS, PanelMember, read_panel
 from scope_lite.method.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.method.scene import Scene, Split, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, ModelSeat, RoutedSeat
+from scope_lite.method.seats import KnowsItsLaw, RoutedSeat, WordSeat
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
@@ -99,14 +99,14 @@ class Library:
     def has(self, name: str) -> bool:
         return (self.folder / name / "config.json").exists()
 
-    def seat_model(self, name: str, sharpness: float = 1.0) -> SeatModel:
-        """A frozen seat model on the (shared) weights of the model ``name``.
+    def seat_model(self, name: str, sharpness: float = 1.0, act_sharpness: float = 1.0) -> SeatModel:
+        """A frozen seat model on the (shared) weights of the model ``name``; acts have a sharpness of their own.
 
         Raises:
             ScopeError: if the world has no such model.
         """
         model, tokenizer = self._base(name)
-        return SeatModel(model, tokenizer, choice_sets(self.world, tokenizer), sharpness)
+        return SeatModel(model, tokenizer, choice_sets(self.world, tokenizer), sharpness, act_sharpness)
 
 
 def draw_prompts(world: World, prior: Float[np.ndarray, " Z"], keys: RowKeys) -> Int[np.ndarray, " b"]:
@@ -124,7 +124,8 @@ def seat_simulator(
     outcome: OutcomeRule,
     rule: SamplingRule | None = None,
     systems: Sequence[str] = (),
-) -> ModelSeat | WorldSeat:
+    tasks: Int[np.ndarray, " b"] | None = None,
+) -> WordSeat | WorldSeat:
     """A model in the simulator's seat, with whoever says how the dialogue ended.
 
     Args:
@@ -133,16 +134,18 @@ def seat_simulator(
         outcome: "simulator": its own last word; "world": what follows from what was said; "judge": a frozen
             judge that takes every user for the favourite type of ``population``.
         systems: system prompts; by default what the world tells its users.
+        tasks: of each row; by default as ``shared`` draws them from all.
     """
     prior = world.prior_vector(population)
     drawn = draw_prompts(world, prior, shared)
-    seat = ModelSeat(model, keys, "simulator", list(systems) or [world.prompts[i] for i in drawn], rule)
+    seat = WordSeat(model, keys, "simulator", systems or [world.prompts[i] for i in drawn], rule)
     if outcome == "simulator":
         return seat
     believed = told_prior(world, prior, drawn)
     if outcome == "judge":
         believed = np.eye(len(prior))[believed.argmax(axis=1)]
-    return WorldSeat(BeliefUsers(world, believed, len(keys), tasks=draw_tasks(len(world.tasks), shared)), keys, seat)
+    tasks = draw_tasks(len(world.tasks), shared) if tasks is None else tasks
+    return WorldSeat(BeliefUsers(world, believed, len(keys), tasks=tasks), keys, seat)
 
 
 # -- the scene --------------------------------------------------------------------------------------------------------
@@ -177,7 +180,7 @@ class NanoScene(Scene):
             )
         self.rule: SamplingRule = Direct()
         if settings.kind == "verbalized":
-            self.rule = VerbalizedModel(settings.k, settings.noise, settings.eta, settings.direction)
+            self.rule = VerbalizedModel(settings.k, settings.noise, settings.eta, settings.direction, settings.vs_draw)
         self._frozen = cache(self.library.seat_model)
 
     def member(self, name: str) -> PanelMember:
@@ -194,7 +197,7 @@ class NanoScene(Scene):
         return PanelMember("self", self.config.model, 1.0, "collapsed", dict(self.world.spec.prior))
 
     def policy_model(self) -> SeatModel:
-        return self.library.seat_model(self.config.model, self.policy_sharpness)
+        return self.library.seat_model(self.config.model, self.policy_sharpness, 1 / self.config.temperature)
 
     def simulator_model(self, member: PanelMember) -> SeatModel:
         return self.library.seat_model(str(member.model), self.config.simulator.sharpness or member.sharpness)
@@ -226,12 +229,15 @@ class NanoScene(Scene):
     def episode(self, task: int, split: Split, told: str) -> NanoEpisode:
         return NanoEpisode(self.world, {"policy": self.world.tasks[task], "simulator": told})
 
-    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> ModelSeat:
-        return ModelSeat(model, keys, "policy", list(systems))
+    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str], split: Split) -> WordSeat:
+        return WordSeat(model, keys, "policy", systems, self.policy_rule(split))
 
     def seat_learner(self, member: PanelMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         shared = keys.by_group()
-        return seat_simulator(self.world, model, member.population, keys, shared, self.outcome, systems=systems)
+        tasks = self.draw_tasks(shared, "train")
+        return seat_simulator(
+            self.world, model, member.population, keys, shared, self.outcome, systems=systems, tasks=tasks
+        )
 
     def seat_members(
         self, playing: Sequence[PanelMember], keys: RowKeys, systems: Sequence[str], split: Split
@@ -246,7 +252,8 @@ class NanoScene(Scene):
             training = split == "train"
             shared, outcome = (keys.by_group(), self.outcome) if training else (keys, world.spec.outcome_by)
             rule, model = self.rule if training else None, self._model(member, split)
-            return seat_simulator(world, model, member.population, keys, shared, outcome, rule, systems)
+            tasks = self.draw_tasks(shared, split)
+            return seat_simulator(world, model, member.population, keys, shared, outcome, rule, systems, tasks)
         prior, tasks = world.prior_vector(member.population), draw_tasks(len(world.tasks), keys)
         if member.kind == "scripted":
             return WorldSeat(ScriptedUsers.sample(world, prior, keys.once("user"), tasks), keys)

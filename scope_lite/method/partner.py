@@ -31,15 +31,17 @@ class Played(NamedTuple):
     """collapse error of the simulator on the visited histories; None where its reply distribution is not known"""
 
 
-def rotation(keys: RowKeys, members: int, draw: Literal["group", "rollout"]) -> Int[np.ndarray, " b"]:
+def rotation(keys: RowKeys, members: int, draw: Literal["step", "group", "dialogue"]) -> Int[np.ndarray, " b"]:
     """The member of an ensemble that plays each row.
 
     Group g of step s is played by member (s * groups + g) mod K: a cyclic rotation that continues from step to step.
-    The paper rotates over rollouts (``draw: rollout``); here a group has one simulator, so that its rewards can be
+    The paper rotates over rollouts (``draw: dialogue``); here a group has one simulator, so that its rewards can be
     compared with each other.
     """
+    if draw == "step":
+        return np.full(len(keys), keys.step % members)
     turn = keys.step * (int(keys.group.max()) + 1) + keys.group
-    return (turn + keys.member if draw == "rollout" else turn) % members
+    return (turn + keys.member if draw == "dialogue" else turn) % members
 
 
 class Partner:

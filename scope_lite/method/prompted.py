@@ -49,6 +49,8 @@ class Voice:
     retries: int = 3
     speaker: str = "customer"
     """what the request for a list calls the one whose words are wanted"""
+    alike: bool = False
+    """draw from a list uniformly, whatever probabilities it states"""
 
     def settings(self, seed: int) -> SamplingConfig:
         if self.candidates is None:
@@ -137,7 +139,7 @@ class PromptedSeat:
             self.account.add(error)
             return ""
         self.account.add(listed)
-        return listed.draw(float(key.uniforms(turn, self.stream, token=attempt)[0, 0]))
+        return listed.draw(float(key.uniforms(turn, self.stream, token=attempt)[0, 0]), voice.alike)
 
     def _ask(self, voice: Voice, chats: dict[int, list[Message]], turn: int, attempt: int = 0) -> dict[int, Reply]:
         """One reply to each row's chat; rows with equal chats get different ones, in the order of their keys."""

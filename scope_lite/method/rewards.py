@@ -1,8 +1,17 @@
 """What a trained simulator is rewarded for, and a guard against variance that means nothing.
 
-The paper (Table 9) pays the simulator adversarially on Persuasion for Good and by a curriculum on τ²-bench. Each reward
-turns the policy's rewards of a batch, (groups, size) in [0, 1], into one reward a rollout for the simulator, which is
-then centred and scaled in its group like any other (``grpo.group_advantages``).
+    reward              a rollout's, from the policy's R in [0, 1]           where
+    adversarial         1 - R                                                the paper on Persuasion for Good (4.1)
+    curriculum_group    exp(-(v - .25)^2 / .02), v the group's variance      the paper on τ²-bench (4.1, Table 9)
+    curriculum_credit   (R - mean)^2, its share in v                         ours
+    cooperative         R                                                    the paper on CooperBench; F.8 on τ²-bench
+    disagreement        log ratio of its words, now against past selves      ours (``surprise``)
+    zero, random        nothing; a uniform number                            controls
+
+Each turns the policy's rewards of a batch, (groups, size) with NaN where a rollout does not count, into as many of the
+simulator, which become advantages like any other (``grpo.group_advantages``). The paper writes -R for 1 - R, which is
+the same once it is centred. A score that a group shares is nothing once it is centred in the group: it is centred over
+the batch, or paid raw, as in the public launchers. Its gradient is then that of the mean score.
 """
 
 from __future__ import annotations
@@ -18,28 +27,41 @@ from scope_lite.method.grpo import ROUNDING, equal_values
 from scope_lite.models.rng import RowKeys
 
 TARGET_VARIANCE = 0.25  # the most that a reward in [0, 1] can have; the paper's target (Table 9)
+SCORE_WIDTH = 0.02  # of the paper's score around it (Table 9)
 
 Rewards = Float[Tensor, "groups size"]
 
 
-def curriculum(rewards: Rewards, keys: RowKeys) -> Rewards:
-    """Credit (R_i - group mean)^2: what rollout i adds to its group's variance (ddof 0).
+def curriculum_group(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """The paper's: exp(-(v - .25)^2 / .02) of the group's population variance v (ddof 0), for every rollout of it.
 
-    The paper pays the whole group exp(-(variance - 0.25)^2 / 0.02) (Table 9). Advantages that are centred in the group
-    (Eq. 2), as here, make nothing of a value that the group shares, hence the credit: up to a factor and a constant of
-    the group, the leave-one-out share of rollout i in the group's variance. Its mean is the group's population
-    variance, which cannot pass the target of 0.25, so more is always better; for 0/1 rewards with exactly half
-    successes every credit is 0.25 and the advantage is zero: the target is reached. At p = 1/2 its expectation is
-    0.25 (1 - 1/G), .219 for G = 8. Rewards that are equally far from the mean up to rounding have equal credit.
+    Of eight 0/1 rewards with 0 to 4 successes: .044, .372, .823, .988 and 1.
     """
+    deviation = rewards - rewards.nanmean(dim=1, keepdim=True)
+    variance = (deviation**2).nanmean(dim=1, keepdim=True)
+    return (-((variance - TARGET_VARIANCE) ** 2) / SCORE_WIDTH).exp().expand_as(rewards)
+
+
+def curriculum_credit(rewards: Rewards, keys: RowKeys) -> Rewards:
+    """Ours: (R_i - group mean)^2, what rollout i adds to its group's variance (ddof 0).
+
+    Up to a factor and a constant of the group, the leave-one-out share of rollout i in the group's variance. Its mean
+    is the group's population variance, which cannot pass the target of 0.25, so more is always better; for 0/1 rewards
+    with exactly half successes every credit is 0.25 and its z-score is zero: the target is reached. At p = 1/2 its
+    expectation is 0.25 (1 - 1/G), .219 for G = 8. Rewards that are equally far from the mean up to rounding have equal
+    credit.
+    """
+    if rewards.isnan().any():  # the mean of a group is that of the others
+        rewards = torch.where(rewards.isnan(), rewards.nanmean(dim=1, keepdim=True), rewards)
     distance = (rewards - rewards.mean(dim=1, keepdim=True)).abs()
     equal = equal_values(distance, rewards.abs().amax(dim=1, keepdim=True))
     return torch.where(equal, distance[:, :1], distance) ** 2
 
 
 SIMULATOR_REWARDS: dict[str, Callable[[Rewards, RowKeys], Rewards]] = {
-    "curriculum": curriculum,
-    "adversarial": lambda rewards, keys: -rewards,  # the policy's loss is the simulator's gain
+    "curriculum_group": curriculum_group,
+    "curriculum_credit": curriculum_credit,
+    "adversarial": lambda rewards, keys: 1 - rewards,  # the policy's loss is the simulator's gain
     "cooperative": lambda rewards, keys: rewards.clone(),  # and here its gain
     # controls: no signal, so that only the KL anchor acts and the simulator is frozen in effect; and noise of the same
     # size under the same KL, so that movement itself is not mistaken for learning

@@ -8,14 +8,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Int
 
-from scope_lite.method.config import RunConfig
+from scope_lite.method.config import START_SHARPNESS, RunConfig
 from scope_lite.method.dialogue import Episode, Seat, run_dialogues, seat_systems
 from scope_lite.method.panel_file import PanelMember
+from scope_lite.method.sampling import SamplingRule, at_temperature
 from scope_lite.method.seats import failures_of
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout
@@ -55,12 +57,26 @@ class Scene(ABC):
     def training_members(self) -> list[PanelMember]:
         """Those who play the simulator in training; a simulator that learns starts as the first of them."""
         settings = self.config.simulator
-        return [self.in_both_seats] if settings.kind == "self" else [self.member(name) for name in settings.members]
+        if settings.kind == "self":
+            return [self.in_both_seats]
+        if settings.kind == "trained" and settings.start == "policy":
+            return [replace(self.in_both_seats, name="copy", sharpness=START_SHARPNESS)]
+        return [self.member(name) for name in settings.members]
 
     @property
     def policy_sharpness(self) -> float:
         """In self-play the policy's model is the simulator's, too."""
-        return (self.config.simulator.sharpness or 1.0) if self.config.simulator.kind == "self" else 1.0
+        simulator, own = self.config.simulator, 1 / self.config.temperature
+        return (simulator.sharpness or own) if simulator.kind == "self" else own
+
+    def policy_rule(self, split: Split) -> SamplingRule:
+        """How the policy's words are drawn."""
+        return at_temperature(self.config.eval_temperature if split == "test" else None)
+
+    def draw_tasks(self, keys: RowKeys, split: Split) -> Int[np.ndarray, " b"]:
+        """The task of each row; in training, of those that the run has."""
+        count = self.tasks(split)
+        return draw_tasks(min(count, self.config.tasks or count) if split == "train" else count, keys)
 
     def member(self, name: str) -> PanelMember:
         """The member of that name, as one to train with.
@@ -91,9 +107,9 @@ class Scene(ABC):
             ScopeError: no dialogue counts, so nothing was measured.
         """
         shared = keys.by_group() if split == "train" else keys
-        tasks, told = draw_tasks(self.tasks(split), shared), self.told(playing, shared, split)
+        tasks, told = self.draw_tasks(shared, split), self.told(playing, shared, split)
         episodes = [self.episode(int(task), split, text) for task, text in zip(tasks, told, strict=True)]
-        agents = self.seat_model(policy, keys, seat_systems(episodes, "policy"))
+        agents = self.seat_model(policy, keys, seat_systems(episodes, "policy"), split)
         simulators = seat(keys, seat_systems(episodes, "simulator"))
         names = [member.name for member in playing]
         rollouts = run_dialogues(episodes, agents, simulators, keys, names, self.context(policy))
@@ -141,7 +157,7 @@ class Scene(ABC):
         """A dialogue at its beginning."""
 
     @abstractmethod
-    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
+    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str], split: Split) -> Seat:
         """The policy's seat."""
 
     @abstractmethod

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -34,6 +35,24 @@ def failures_of(seat: Seat) -> Counter[str]:
     """What a seat said that could not be used, by reason; nothing where it has no ``failures``."""
     found: Counter[str] | None = getattr(seat, "failures", None)
     return found or Counter()
+
+
+Word = TypeVar("Word", bound=Hashable)
+
+
+@dataclass
+class Text:
+    """What some rows of a seat have in common."""
+
+    system: str
+    transcript: Transcript = field(default_factory=Transcript)
+    place: int = 0
+    """the row of the model's session that has read it, or what it began with"""
+    fed: int = 0
+    """how many ids of the transcript the model has read"""
+
+    def copy(self) -> Text:
+        return Text(self.system, self.transcript.copy(), self.place, self.fed)
 
 
 class ModelSeat:
@@ -103,7 +122,9 @@ class ModelSeat:
         self, turn: int, kind: str, token: int, rows: Int[np.ndarray, " r"]
     ) -> tuple[Int[np.ndarray, " r"], Float[np.ndarray, " r"]]:
         if isinstance(self._session, RowSession) and isinstance(self.rule, Direct):
-            return self._session.sample(rows, self.keys[rows].uniforms(turn, self.seat, token)[:, 0])
+            return self._session.sample(
+                rows, self.keys[rows].uniforms(turn, self.seat, token)[:, 0], self.rule.sharpness
+            )
         ids = self.model.choice_ids[kind]
         whole = self._session.next_probabilities(self.model.choice_index[kind], self.rule.sharpness, rows)
         probabilities = whole[:, ids] if kind else whole
@@ -112,6 +133,77 @@ class ModelSeat:
             self._distributions.append(distribution)
         chance = np.take_along_axis(probabilities, index[:, None], axis=1)[:, 0]
         return ids[index], np.log(np.maximum(chance, 1e-300))
+
+
+class WordSeat:
+    """A model that says one word a message, out of a set, as at nano; it equals a ``ModelSeat`` up to rounding.
+
+    Rows that have heard and said the same are one text: it is written once, and the model reads it once.
+    """
+
+    max_new_tokens = 1
+
+    def __init__(
+        self, model: SeatModel, keys: RowKeys, seat: str, systems: Sequence[str], rule: SamplingRule | None = None
+    ):
+        self.model, self.keys, self.seat = model, keys, seat
+        self.rule = rule or Direct()
+        texts: dict[str, int] = {}
+        self._text = [texts.setdefault(system, len(texts)) for system in systems]  # of each row
+        self._texts = [Text(system) for system in texts]
+        self._session = model.session(len(texts))
+        self._distributions: list[Float[np.ndarray, "b n"]] = []
+
+    @property
+    def transcripts(self) -> list[Transcript]:
+        """One a row; rows of one text share it."""
+        return [self._texts[text].transcript for text in self._text]
+
+    def resume(self, transcripts: Sequence[Transcript]) -> None:
+        """Take up copies of these transcripts, one a row, where they end; the model reads them before it speaks."""
+        systems = [self._texts[text].system for text in self._text]
+        self._texts = [Text(system, copy.deepcopy(t)) for system, t in zip(systems, transcripts, strict=True)]
+        self._text, self._session = list(range(len(systems))), self.model.session(len(systems))
+
+    def hear(self, messages: Sequence[str | None]) -> None:
+        """A row whose message is None hears nothing."""
+        for text, message in self._part(messages):
+            if message is not None:
+                text.transcript.read(self.model.format.heard(text.transcript, text.system, message))
+
+    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
+        """One word from each of ``rows``, by default from all."""
+        for text in self._texts:
+            if not text.transcript.ids:
+                text.transcript.read(self.model.format.opening(text.system, None))
+        self._session.select([text.place for text in self._texts])
+        self._session.append([text.transcript.ids[text.fed :] for text in self._texts])
+        for place, text in enumerate(self._texts):
+            text.place, text.fed = place, len(text.transcript.ids)
+        speaking = np.arange(len(self._text)) if rows is None else rows
+        choice, ids = self.model.choice_index[kind], self.model.choice_ids[kind]
+        by_text = self._session.next_probabilities(choice, self.rule.sharpness)[:, ids]
+        probabilities = by_text[np.array(self._text)[speaking]]
+        index, distribution = self.rule(probabilities, self.keys[speaking], turn, self.seat, 0)
+        self._distributions.append(distribution)
+        words: list[int | None] = [None] * len(self._text)
+        for row, word in zip(speaking.tolist(), index.tolist(), strict=True):
+            words[row] = word
+        logprobs = np.log(np.maximum(by_text, 1e-300))
+        for text, word in self._part(words):
+            if word is not None:
+                text.transcript.write(int(ids[word]), float(logprobs[text.place, word]), choice)
+        return [self.model.decode((int(ids[word]),)) for word in index]
+
+    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
+        return self._distributions
+
+    def _part(self, words: Sequence[Word]) -> list[tuple[Text, Word]]:
+        """Rows of one text whose words are not the same part ways: the texts from now on, and each one's word."""
+        texts: dict[tuple[int, Word], int] = {}
+        self._text = [texts.setdefault(pair, len(texts)) for pair in zip(self._text, words, strict=True)]
+        self._texts = [self._texts[text].copy() for text, _ in texts]
+        return [(text, word) for text, (_, word) in zip(self._texts, texts, strict=True)]
 
 
 def newest_said(model: SeatModel, transcript: Transcript, tokens: int) -> Said:

@@ -17,6 +17,7 @@ from scope_lite.method.config import RunConfig
 from scope_lite.method.dialogue import CONTEXT, Episode, Seat
 from scope_lite.method.panel_file import PanelMember, read_panel
 from scope_lite.method.prompted import PromptedSeat, Sampler, Voice
+from scope_lite.method.sampling import at_temperature
 from scope_lite.method.scene import Scene, Split
 from scope_lite.method.seats import GatedSeat, ModelSeat
 from scope_lite.method.text_tasks import open_task
@@ -58,7 +59,7 @@ class TextScene(Scene):
         if other and parse_endpoint(other) is None:
             require_model(other)
         if config.simulator.kind == "trained":
-            self._require_trainable(self.member(config.simulator.members[0]).model or other)
+            self._require_trainable(self.training_members[0].model or other)
         self._vllm: VllmRollouts | None = None
         if config.text.rollout_engine == "vllm":
             self._vllm = VllmRollouts(config, [m.model or other for m in self.members], lambda: self.loaded)
@@ -76,7 +77,7 @@ class TextScene(Scene):
 
     @property
     def in_both_seats(self) -> PanelMember:
-        return PanelMember("self", None, 1.0, "collapsed")
+        return PanelMember("self", self.config.model, 1.0, "collapsed")
 
     def policy_model(self) -> SeatModel:
         return self.trainable(None, self.policy_sharpness)
@@ -119,17 +120,26 @@ class TextScene(Scene):
     def episode(self, task: int, split: Split, told: str) -> Episode:
         return self.task.open(task, split, told)
 
-    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
-        return self._sampled(model, keys, "policy", systems, self.config.text.max_new_tokens)
+    def seat_model(self, model: SeatModel, keys: RowKeys, systems: Sequence[str], split: Split) -> Seat:
+        at = self.config.eval_temperature if split == "test" else None
+        return self._sampled(model, keys, "policy", systems, self.config.text.max_new_tokens, at)
 
     def seat_learner(self, member: PanelMember, model: SeatModel, keys: RowKeys, systems: Sequence[str]) -> Seat:
         return GatedSeat(self._sampled(model, keys, "simulator", systems, self.config.text.reply_tokens), model)
 
-    def _sampled(self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], limit: int) -> Seat:
-        """A model of the trainer's, sampled by the run's rollout engine."""
+    def _sampled(
+        self,
+        model: SeatModel,
+        keys: RowKeys,
+        seat: SeatName,
+        systems: Sequence[str],
+        limit: int,
+        temperature: float | None = None,
+    ) -> Seat:
+        """A model of the trainer's, sampled by the run's rollout engine; at its own temperature, or at another."""
         if self._vllm:
-            return self._vllm.seat(model, keys, seat, systems, limit)
-        return ModelSeat(model, keys, seat, list(systems), max_new_tokens=limit)
+            return self._vllm.seat(model, keys, seat, systems, limit, temperature)
+        return ModelSeat(model, keys, seat, list(systems), at_temperature(temperature), limit)
 
     def seat_members(
         self, playing: Sequence[PanelMember], keys: RowKeys, systems: Sequence[str], split: Split
@@ -182,7 +192,15 @@ class TextScene(Scene):
         sampler = self._sampler(member.model or text.simulator_model)
         candidates = config.k if in_training and config.kind == "verbalized" else None
         by_grammar = isinstance(sampler, TextSampler) if text.grammar is None else text.grammar
-        return Voice(sampler, 1 / sharpness, text.reply_tokens, candidates, by_grammar, text.retries, self.task.speaker)
+        asked = (
+            text.reply_tokens,
+            candidates,
+            by_grammar,
+            text.retries,
+            self.task.speaker,
+            config.vs_draw == "uniform",
+        )
+        return Voice(sampler, 1 / sharpness, *asked)
 
     def _sampler(self, model: str | None) -> Sampler:
         text = self.config.text

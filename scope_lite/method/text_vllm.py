@@ -48,7 +48,13 @@ class VllmRollouts:
         return VllmEngine(find_model(self.base), settings)
 
     def seat(
-        self, model: SeatModel, keys: RowKeys, seat: SeatName, systems: Sequence[str], max_new_tokens: int
+        self,
+        model: SeatModel,
+        keys: RowKeys,
+        seat: SeatName,
+        systems: Sequence[str],
+        max_new_tokens: int,
+        temperature: float | None = None,
     ) -> EngineSeat:
         """The seat of a model that is trained, or of a past self, with the weights that the trainer has now.
 
@@ -59,7 +65,7 @@ class VllmRollouts:
         if sync is None:
             sync = AdapterSync(self.engine, model, probe_prompts(model.format, systems), seat)
             self._syncs.append(sync)
-        return EngineSeat(self.engine, sync(), model, keys, seat, systems, max_new_tokens)
+        return EngineSeat(self.engine, sync(), model, keys, seat, systems, max_new_tokens, temperature)
 
     def forget(self, model: SeatModel) -> None:
         """A past self that has left the pool; its adapter leaves the engine."""

@@ -4,7 +4,7 @@ A step, and where to read on:
   1. play     partner.play              nano.py or text.py seat the two sides, dialogue.py lets them speak in turn
   2. score    Rollout.reward            the world's value of the outcome, in [0, 1]
   3. centre   grpo.counted_advantages   within a group, which has one task and one simulator: [1, 0, 0, 1] becomes
-                                        [1, -1, -1, 1] (Eq. 2)
+                                        [1, -1, -1, 1] (Eq. 2), or by another estimator
   4. train    learner.update            the policy; then partner.learn: a simulator that learns takes its own step
                                         (cotraining.py), a frozen one does nothing
   5. log      run.log                   one line of metrics.jsonl
@@ -114,7 +114,8 @@ def open_scene(config: RunConfig) -> Scene:
 def _players(config: RunConfig, scene: Scene) -> tuple[Learner, Partner, Panel]:
     """The policy with its trainer, who it trains with, and who it is evaluated with."""
     learner = Learner(scene.policy_model(), config, seed=config.seed)
-    return learner, open_partner(scene, learner), Panel(scene, seen=config.simulator.members if config.steps else ())
+    partner = open_partner(scene, learner)
+    return learner, partner, Panel(scene, seen={m.name for m in scene.training_members} if config.steps else ())
 
 
 def in_format(config: RunConfig, folder: Path) -> RunConfig:
@@ -138,7 +139,7 @@ def _play_and_learn(
     rewards = torch.tensor([r.reward if r.counts else math.nan for r in rollouts])
     rewards = rewards.view(config.groups, config.group_size)
     # 3. centre
-    advantages = counted_advantages(rewards, scale=config.scale_advantages).view(-1)
+    advantages = counted_advantages(rewards, config.advantages).view(-1)
     # 4. train, on the dialogues in which there is something to train
     trained = trainable(rollouts, "policy")
     head_start = step <= config.simulator.head_start

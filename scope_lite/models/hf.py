@@ -29,6 +29,7 @@ from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     from peft import PeftModel
+    from peft.tuners.lora import LoraLayer
 
 
 def load_base(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -61,20 +62,23 @@ class SeatModel:
         tokenizer: PreTrainedTokenizerBase,
         choices: Mapping[str, list[int]] | None = None,
         sharpness: float = 1.0,
+        act_sharpness: float = 1.0,
     ):
+        """``sharpness`` is of all but the acts of a nano world, which a policy chooses: a model may play both seats."""
         self.model = self.base = model
-        self.tokenizer, self.choices, self.sharpness = tokenizer, choices or {}, sharpness
+        self.tokenizer, self.choices = tokenizer, choices or {}
+        self.sharpness, self.act_sharpness = sharpness, act_sharpness
         self.format = ChatFormat(tokenizer)
         self.peft: PeftModel | None = None
         self._merged: PreTrainedModel | None = None
+        self._adapted: list[tuple[torch.nn.Module, LoraLayer]] = []
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
         self.stop_ids = stop_ids(model, tokenizer)
         everything = np.arange(model.config.vocab_size)
         self.choice_ids = {"": everything} | {name: np.array(ids) for name, ids in self.choices.items()}
         self.choice_index = {name: i for i, name in enumerate(self.choice_ids)}
-        # sharpness is a user's; a model that plays both seats chooses its acts as it is
-        self.choice_scale = torch.tensor([1.0 if name == "act" else sharpness for name in self.choice_ids])
+        self.choice_scale = torch.tensor([act_sharpness if name == "act" else sharpness for name in self.choice_ids])
         self.choice_bias = torch.full((len(self.choice_ids), len(everything)), -torch.inf)
         for row, ids in zip(self.choice_bias, self.choice_ids.values(), strict=True):
             row[torch.from_numpy(ids)] = 0.0
@@ -95,7 +99,7 @@ class SeatModel:
 
     def reference(self) -> SeatModel:
         """This seat without its adapter, on the same base: the anchor of KL terms, and what a new adapter begins on."""
-        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness)
+        return type(self)(self.base, self.tokenizer, self.choices, self.sharpness, self.act_sharpness)
 
     def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
         """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
@@ -152,26 +156,35 @@ class SeatModel:
         return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
 
     def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """The hidden state that predicts each generated token."""
-        mask = None if batch.attention.all() else batch.attention.long().to(self.device)
-        hidden = self.read(self.model, batch.ids, attention_mask=mask, use_cache=False)
-        return hidden[batch.row.to(self.device), batch.column.to(self.device) - 1]
+        """The hidden state that predicts each generated token. Rows with the same tokens are read once.
+
+        There is no mask: what stands behind a token, padding too, changes nothing in a causal model.
+        """
+        texts, text = batch.ids.unique(dim=0, return_inverse=True)
+        # a tiny model's time is the number of its products; a larger one's their size, which the sum would add to
+        hidden = self.read(self.merged() if self.choices else self.model, texts, use_cache=False)
+        return hidden[text[batch.row].to(self.device), batch.column.to(self.device) - 1]
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
-        """The model for rollouts: the adapter as it is now, added into the weights (W + s BA).
+        """The model for rollouts; weights of 16 bits stay apart from the adapter, which the sum would round away."""
+        return self.merged() if self.base.dtype == torch.float32 else self.model
 
-        One product a layer instead of three. Only the adapted matrices are copied; gradients go
-        through the adapter itself (``token_logprobs``). Weights of 16 bits stay apart from it: the
-        sum would round the first steps of training away.
+    def merged(self) -> PreTrainedModel:
+        """The model with the adapter as it is now added into its weights (W + s BA): one product a layer, not three.
+
+        Only the adapted matrices are copied. Where gradients are on, they go through the sum to the adapter.
         """
-        if self.peft is None or self.base.dtype != torch.float32:
+        if self.peft is None:
             return self.model
         if self._merged is None:
-            self._merged = share_weights(self.base)
-        for name, layer in lora_layers(self.model):
-            weight = layer.get_base_layer().weight + layer.get_delta_weight(self.adapter)
-            self._merged.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+            self._merged, self._adapted = share_weights(self.base), []
+            for name, layer in lora_layers(self.model):
+                self._adapted.append((self._merged.get_submodule(name), layer))
+                del self._adapted[-1][0]._parameters["weight"]
+        for module, layer in self._adapted:
+            a, b = layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
+            module.weight = torch.addmm(layer.get_base_layer().weight, b, a, alpha=layer.scaling[self.adapter])
         return self._merged
 
     def session(self, rows: int) -> Session:
@@ -207,6 +220,14 @@ class Session:
         self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         """all that each row has read, where nothing else keeps it"""
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with these rows, each as often as it is named."""
+        index = torch.tensor(rows, device=self.seat.device)
+        if self.cache is not None:
+            self.cache.batch_select_indices(index)
+        self.attention, self.hidden = self.attention[index.cpu()], self.hidden[index.to(self.hidden.device)]
+        self._ids = [self._ids[row] for row in rows]
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:

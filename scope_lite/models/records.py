@@ -42,6 +42,10 @@ class Transcript:
         """Whether there is anything to train: a dialogue can end before this seat says a word."""
         return any(self.generated)
 
+    def copy(self) -> Transcript:
+        """One that can grow apart from this."""
+        return Transcript(self.ids[:], self.generated[:], self.logprobs[:], self.choices[:])
+
     def read(self, ids: list[int]) -> None:
         """Append tokens that this seat did not choose: prompt, markup, the other seat's words."""
         self.ids += ids

@@ -51,6 +51,10 @@ class RowKeys:
         """The same rows without their place in the group: what is drawn from these is one for the whole group."""
         return RowKeys(self.run, self.step, self.group, np.zeros_like(self.member))
 
+    def by_step(self) -> RowKeys:
+        """The same rows without group and place: what is drawn from these is one for the whole step."""
+        return RowKeys(self.run, self.step, np.zeros_like(self.group), np.zeros_like(self.member))
+
     def once(self, what: str) -> Float[np.ndarray, " b"]:
         """One uniform number a row for what is drawn once a dialogue (a key of :data:`ONCE`)."""
         return self.uniforms(0, "task", token=ONCE[what])[:, 0]

@@ -72,9 +72,10 @@ class VerbalizedDistribution:
     repairs: tuple[str, ...] = ()
     """what had to be forgiven; empty if the output was exactly as asked"""
 
-    def draw(self, uniform: float) -> str:
-        """The candidate at ``uniform`` (in [0, 1)) of the cumulative distribution."""
-        index = int(np.searchsorted(np.cumsum(self.probabilities), uniform, side="right"))
+    def draw(self, uniform: float, alike: bool = False) -> str:
+        """The candidate at ``uniform`` (in [0, 1)) of the cumulative distribution; ``alike``: all weigh the same."""
+        weights = [1 / len(self.texts)] * len(self.texts) if alike else self.probabilities
+        index = int(np.searchsorted(np.cumsum(weights), uniform, side="right"))
         return self.texts[min(index, len(self.texts) - 1)]
 
 

@@ -44,12 +44,21 @@ def close_figures():
     plt.close("all")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+NOT_MADE = {"paper_retail", "paper_airline", "paper_pool", "paper_rewards", "pool_draws", "estimators"}
+"""stated in advance (docs/experiments.md), and not run yet"""
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in NOT_MADE])
 def test_what_an_experiment_varies_are_columns_of_its_shipped_table(name):
     table = frozen_table(name)
-    shown = with_axes(name, table)
-    assert not {"reward", "step", "kl"} & set(EXPERIMENTS[name].variants[0].values), "a metric's name"
-    pd.testing.assert_frame_equal(shown, table, check_dtype=False)
+    pd.testing.assert_frame_equal(with_axes(name, table), table, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_axis_of_an_experiment_has_a_measurements_name(name):
+    axes = {axis for variant in EXPERIMENTS[name].variants for axis in variant.values}
+    measured = set(frozen_table("controls")) - {"variant", "method", "world"}
+    assert not axes & measured, "they would be written over"
 
 
 def test_the_phases_vary_the_kind_the_start_and_the_anchor():

@@ -1,5 +1,7 @@
 """Co-Training: rewards by hand, the pool's order and odds, the importance ratio computed directly."""
 
+import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +17,13 @@ from scope_lite.method.cotraining import LearningPartner
 from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner
 from scope_lite.method.nano import Library, NanoScene
-from scope_lite.method.rewards import SIMULATOR_REWARDS, curriculum, surprise, variance_split
+from scope_lite.method.rewards import (
+    SIMULATOR_REWARDS,
+    curriculum_credit,
+    curriculum_group,
+    surprise,
+    variance_split,
+)
 from scope_lite.method.seats import ModelSeat
 from scope_lite.method.train import train
 from scope_lite.models.records import collate
@@ -25,6 +33,7 @@ from scope_lite.store.errors import ScopeError
 WORLD = get_world("persuasion")
 SMALL = dict(groups=4, group_size=4, steps=6, eval_every=3, eval_dialogues=2, final_dialogues=2, checkpoint_every=2)
 KEYS = RowKeys.grid(0, 1, 4, 4)
+UPDATE = dict.fromkeys(("entropy", "kl", "clip_ratio", "ratio_mean"), 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +58,51 @@ def push(partner, rollouts):
 
 def test_curriculum_credit_by_hand_and_its_mean_is_the_group_variance():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
-    credit = curriculum(rewards, RowKeys.grid(0, 0, 2, 4))
+    credit = curriculum_credit(rewards, RowKeys.grid(0, 0, 2, 4))
     torch.testing.assert_close(credit[0], torch.tensor([0.5625, 0.0625, 0.0625, 0.0625]))
     torch.testing.assert_close(credit[1], torch.full((4,), 0.25))  # the target: no more signal
     torch.testing.assert_close(credit.mean(1), rewards.var(dim=1, correction=0))
 
 
+def test_the_papers_score_is_one_for_a_group_and_grows_to_half_successes():
+    rewards = torch.tensor([[1.0] * n + [0.0] * (8 - n) for n in range(9)], dtype=torch.float64)
+    scores = curriculum_group(rewards, RowKeys.grid(0, 0, 9, 8))
+    assert (scores == scores[:, :1]).all()
+    by_hand = [0.0439, 0.3720, 0.8226, 0.9879, 1.0, 0.9879, 0.8226, 0.3720, 0.0439]
+    torch.testing.assert_close(scores[:, 0], torch.tensor(by_hand, dtype=torch.float64), atol=1e-4, rtol=0)
+    one_missing = torch.cat([rewards, torch.full((9, 1), torch.nan)], dim=1)
+    torch.testing.assert_close(curriculum_group(one_missing, KEYS), scores[:, :1].expand(9, 9))
+
+
+def test_a_score_that_a_group_shares_needs_advantages_that_are_not_centred_in_it():
+    shared = {"reward": "curriculum_group"}
+    with pytest.raises(ScopeError, match=r"set simulator\.advantages to batch or raw"):
+        method_config("cotraining", simulator=shared)
+    with pytest.raises(ScopeError, match="advantages 'centred' leave nothing"):
+        method_config("cotraining", advantages="centred", simulator=shared)
+    assert method_config("cotraining", advantages="raw", simulator=shared).simulator_advantages == "raw"
+    assert method_config("cotraining", simulator={**shared, "advantages": "batch"}).simulator_advantages == "batch"
+    assert method_config("cotraining", advantages="centred").simulator_advantages == "centred"
+
+
+@pytest.mark.parametrize("estimator", ["batch", "raw"])
+def test_the_simulator_is_trained_on_its_own_estimator(library, estimator, monkeypatch):
+    partner = make_partner(library, reward="curriculum_group", advantages=estimator, pool_size=1)
+    rollouts = play(library, partner)
+    for r in rollouts:
+        r.reward = float(r.group == 0 and r.member < 2)  # two of four in the first group, elsewhere none
+    given = []
+    monkeypatch.setattr(partner.learner, "update", lambda t, advantages, **_: given.append(advantages) or UPDATE)
+    paid = partner.learn(1, rollouts, KEYS)["simulator/reward"]
+    scores = torch.tensor([1.0, *[math.exp(-(0.25**2) / 0.02)] * 3]).repeat_interleave(4)
+    assert paid == pytest.approx(scores.mean().item())
+    torch.testing.assert_close(given[0], scores - scores.mean() if estimator == "batch" else scores)
+
+
 def test_rewards_as_far_above_the_mean_as_below_are_equal_credit_whatever_their_rounding():
     rewards = torch.tensor([[0.9, 0.3, 0.9, 0.3], [0.91, 0.9, 0.91, 0.9], [0.1] * 4])
     assert ((rewards - rewards.mean(1, keepdim=True)) ** 2).unique(dim=1).shape[1] > 1, "rounding tells them apart"
-    credit = curriculum(rewards, RowKeys.grid(0, 0, 3, 4))
+    credit = curriculum_credit(rewards, RowKeys.grid(0, 0, 3, 4))
     assert (group_advantages(credit) == 0).all()
     torch.testing.assert_close(credit.mean(1), rewards.var(dim=1, correction=0), rtol=1e-4, atol=1e-9)
 
@@ -66,6 +110,12 @@ def test_rewards_as_far_above_the_mean_as_below_are_equal_credit_whatever_their_
 def test_a_variance_that_is_rounding_is_none():
     split = variance_split([0.1 + 0.2, 0.3, 0.3], [["x"]] * 3)
     assert set(split.values()) == {0.0}
+
+
+def test_the_adversary_earns_what_the_policy_does_not_and_the_helper_what_it_does():
+    rewards = torch.tensor([[1.0, 0.25, torch.nan]])
+    assert SIMULATOR_REWARDS["adversarial"](rewards, KEYS)[0, :2].tolist() == [0, 0.75]
+    assert SIMULATOR_REWARDS["cooperative"](rewards, KEYS)[0, :2].tolist() == [1, 0.25]
 
 
 def test_controls_carry_no_information_about_the_policys_reward():
@@ -99,6 +149,32 @@ def test_the_pool_keeps_the_newest_snapshots_in_order_and_the_current_weights_la
         assert all(torch.equal(t, states[step][name]) for name, t in snapshot.adapter_state().items())
 
 
+def test_without_the_present_self_only_past_ones_play_the_start_first(library):
+    partner = make_partner(library, pool_size=2, cadence=2, present=False)
+    pool, left = partner.pool, []
+    pool.leave = left.append
+    start = pool.snapshots[0].adapter_state()
+    assert len(pool.entries) == 1 and all(torch.equal(t, start[n]) for n, t in pool.current.adapter_state().items())
+    rollouts, states = play(library, partner), {}
+    for step in range(1, 7):
+        assert pool.current not in pool.entries and pool.odds().tolist() == [1 / len(pool.entries)] * len(pool.entries)
+        partner.learn(step, rollouts, KEYS)
+        states[step] = pool.current.adapter_state()
+    assert len(left) == 2 and len(pool.entries) == 2
+    for snapshot, step in zip(pool.entries, (4, 6), strict=True):
+        assert all(torch.equal(t, states[step][name]) for name, t in snapshot.adapter_state().items())
+
+
+@pytest.mark.parametrize("draw", ["step", "group", "dialogue"])
+def test_one_entry_plays_a_step_a_group_or_a_dialogue(library, draw):
+    partner = make_partner(library, pool_size=4, draw=draw)
+    partner.pool.snapshots = [partner.learner.model] * 3
+    steps = np.stack([partner.pool.draw(RowKeys.grid(0, step, 10, 8)).reshape(10, 8) for step in range(400)])
+    assert (steps == steps[:, :1, :1]).all() == (draw == "step")
+    assert (steps == steps[:, :, :1]).all() == (draw != "dialogue")
+    assert chisquare(np.bincount(steps[:, 0, 0], minlength=4)).pvalue > 1e-3
+
+
 @pytest.mark.parametrize("sampling", ["uniform", "newest"])
 def test_entries_are_drawn_for_each_group_with_the_stated_odds(library, sampling):
     partner = make_partner(library, pool_size=4, cadence=1, pool_sampling=sampling)
@@ -130,6 +206,36 @@ def test_importance_ratio_is_phi_now_over_the_snapshot_that_spoke(library):
     torch.testing.assert_close(ratio[~stale], torch.ones_like(ratio[~stale]), atol=1e-4, rtol=0)
     assert (ratio[stale] - 1).abs().max() > 1e-3
     assert partner.learn(4, rollouts, keys)["simulator/ratio_mean"] == pytest.approx(ratio.mean().item(), abs=1e-5)
+
+
+def test_with_current_behaviour_the_ratio_is_one_whoever_spoke(library):
+    corrected, plain = (
+        make_partner(library, pool_size=2, cadence=1, present=False, behaviour=behaviour, learning_rate=5e-3)
+        for behaviour in ("sampled", "current")
+    )
+    for partner in (corrected, plain):
+        push(partner, play(library, partner))
+    rollouts = play(library, plain)  # the start spoke, and the present self has moved on
+    assert plain.learn(1, rollouts, KEYS)["simulator/ratio_mean"] == pytest.approx(1, abs=1e-6)
+    assert abs(corrected.learn(1, rollouts, KEYS)["simulator/ratio_mean"] - 1) > 1e-4
+
+
+def test_a_simulator_can_start_as_a_copy_of_the_policys_base(library):
+    partner = make_partner(library, "cotraining", start="policy", sharpness=None, members=["sim-b"])
+    model = partner.learner.model
+    assert partner.start.model == partner.config.model and model.sharpness == pytest.approx(1 / 0.7)
+    assert model.base is library.seat_model(partner.config.model).base
+    assert {r.simulator for r in play(library, partner)} == {"copy"}
+    assert make_partner(library, "cotraining", start="policy").learner.model.sharpness == 2.0
+    member = make_partner(library, "cotraining", sharpness=None, members=["sim-b"])
+    assert member.start.name == "sim-b" and member.learner.model.sharpness == 8.0
+
+
+def test_whoever_trained_with_nobody_of_the_panel_has_seen_nobody(tmp_path):
+    settings = {**SMALL, "steps": 1, "eval_every": 1}
+    folder = train(method_config("cotraining", **settings, simulator={"start": "policy"}), tmp_path)
+    newest = json.loads((folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert "panel/seen/reward" not in newest and "panel/sim-a/reward" in newest
 
 
 @pytest.mark.parametrize("turns", [1, 2, 5])
@@ -238,7 +344,11 @@ def test_the_zero_reward_control_stays_where_it_started(library):
 
 @pytest.mark.parametrize(
     ("method", "simulator"),
-    [("population", {"pool_sampling": "distinct"}), ("selfplay_population", {"outcome": "world"})],
+    [
+        ("population", {"pool_sampling": "distinct"}),
+        ("population", {"present": False, "draw": "step", "behaviour": "current", "start": "policy"}),
+        ("selfplay_population", {"outcome": "world"}),
+    ],
 )
 def test_a_resumed_population_equals_one_that_never_stopped(tmp_path, method, simulator):
     config = method_config(method, **SMALL, simulator={"sharpness": 2.0, "cadence": 1, "pool_size": 3, **simulator})
@@ -272,6 +382,6 @@ def test_with_a_head_start_only_the_simulator_learns_and_then_both(tmp_path, mon
 
 
 def test_a_group_of_two_is_refused_for_the_curriculum_which_could_not_tell_them_apart():
-    with pytest.raises(ScopeError, match="'curriculum' tells rollouts apart from a group_size of 3 on"):
+    with pytest.raises(ScopeError, match="'curriculum_credit' tells rollouts apart from a group_size of 3 on"):
         method_config("cotraining", group_size=2)
     assert method_config("cotraining", group_size=2, simulator={"reward": "adversarial"}).group_size == 2

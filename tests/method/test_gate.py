@@ -288,7 +288,7 @@ def test_a_learning_simulators_refused_message_counts_for_neither_seat(model, mo
 
 
 def test_the_credit_of_a_group_is_centred_without_what_does_not_count(model):  # noqa: F811
-    scene, partner = played_with(model, kl_coef=0.0, reward="curriculum")
+    scene, partner = played_with(model, kl_coef=0.0, reward="curriculum_credit")
     rollouts = play(scene, partner)
     rollouts[0].outcome = FAILED
     rewards = torch.tensor([r.reward for r in rollouts[1:4]])

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from scope_lite.method.grpo import clipped_loss, group_advantages, reward_metrics
+from scope_lite.method.grpo import clipped_loss, counted_advantages, group_advantages, reward_metrics
 
 
 def fractions(rewards):
@@ -16,6 +16,33 @@ def test_advantages_match_hand_computed_values():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
     expected = torch.tensor([[1, -1, -1, 1], [-1 / math.sqrt(3)] * 3 + [math.sqrt(3)]], dtype=torch.float64)
     torch.testing.assert_close(group_advantages(rewards, eps=0.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        ("z", [[1, -1, -1, 1], [0, 0, 0, 0]]),
+        ("centred", [[0.5, -0.5, -0.5, 0.5], [0, 0, 0, 0]]),
+        ("raw", [[1, 0, 0, 1], [1, 1, 1, 1]]),
+        ("batch", [[0.25, -0.75, -0.75, 0.25], [0.25] * 4]),
+    ],
+)
+def test_each_estimator_by_hand(estimator, expected):
+    rewards = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0] * 4], dtype=torch.float64)
+    expected = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(group_advantages(rewards, estimator), expected, atol=1e-5, rtol=0)
+    # with a rollout more in each group that does not count, the same for the others, and nothing for it
+    missing = torch.cat([rewards, torch.full((2, 1), math.nan, dtype=torch.float64)], dim=1)
+    found = counted_advantages(missing, estimator)
+    torch.testing.assert_close(found[:, :4], expected, atol=1e-5, rtol=0)
+    assert (found[:, 4] == 0).all()
+
+
+def test_where_one_rollout_of_a_group_counts_only_what_is_not_centred_in_it_teaches():
+    rewards = torch.tensor([[1.0, math.nan], [0.0, 1.0]])
+    assert counted_advantages(rewards, "centred")[0].tolist() == [0, 0]
+    assert counted_advantages(rewards, "raw").tolist() == [[1, 0], [0, 1]]
+    torch.testing.assert_close(counted_advantages(rewards, "batch"), torch.tensor([[1 / 3, 0], [-2 / 3, 1 / 3]]))
 
 
 def test_equal_rewards_give_zero_advantage():
@@ -30,8 +57,8 @@ def test_rewards_that_are_equal_up_to_rounding_are_no_signal(value, dtype):
     above = torch.nextafter(torch.nextafter(exact, exact * 2), exact * 2)
     rewards = torch.where(torch.arange(6) % 2 == 0, exact, above).to(dtype)
     assert rewards.unique().numel() == 2
-    for scale in (True, False):
-        assert (group_advantages(rewards, scale=scale) == 0).all()
+    for estimator in ("z", "centred", "batch"):
+        assert (group_advantages(rewards, estimator) == 0).all()
     expected = {
         "frac_reward_zero_std": 1,
         "frac_all_success": float(value >= 1),
@@ -60,7 +87,7 @@ def test_a_small_difference_that_is_real_stays_a_signal():
 
 def test_centred_advantages_keep_their_size():
     rewards = torch.tensor([[1.0, 0.0, 0.0, 0.0]])
-    torch.testing.assert_close(group_advantages(rewards, scale=False), torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
+    torch.testing.assert_close(group_advantages(rewards, "centred"), torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
 
 
 def test_a_group_of_one_is_refused():
@@ -84,6 +111,62 @@ def test_clipped_loss_matches_a_plain_loop():
         ratio, a = math.exp(new[i] - old[i]), advantages[row[i]].item()
         total += min(ratio * a, min(max(ratio, 0.8), 1.2) * a)
     assert clipped_loss(new, old, advantages, row).loss.item() == pytest.approx(-total / 40, abs=1e-12)
+
+
+def test_the_ratio_may_rise_farther_than_it_may_fall():
+    new = torch.tensor([1.27, 1.29, 0.79, 1.29]).log().requires_grad_()
+    advantages, row = torch.tensor([1.0, 1.0, -1.0, -1.0]), torch.arange(4)
+    loss = clipped_loss(new, torch.zeros(4), advantages, row, clip_range=0.2, clip_range_high=0.28)
+    loss.loss.backward()
+    assert [g != 0 for g in new.grad.tolist()] == [True, False, False, True] and loss.clip_ratio == 0.5
+
+
+def test_each_dialogue_weighs_the_same_whatever_its_length():
+    new = torch.zeros(5, requires_grad=True)
+    row = torch.tensor([0, 0, 0, 0, 2])  # of the second there is no token
+    for over, share in (("token", [0.2] * 5), ("dialogue", [0.125] * 4 + [0.5])):
+        (gradient,) = torch.autograd.grad(
+            clipped_loss(new, torch.zeros(5), torch.ones(3), row, loss_mean=over).loss, new
+        )
+        torch.testing.assert_close(gradient, -torch.tensor(share))
+
+
+@pytest.mark.parametrize("gradient", ["forward", "reverse"])
+def test_the_kl_term_descends_the_divergence_that_it_is_named_by(gradient):
+    """The expectation over what the policy says, token by token, against the exact gradient on a small softmax."""
+    policy, reference, spoke = torch.randn(3, 6, dtype=torch.float64).unbind()
+    logits = policy.requires_grad_()
+    p, q = logits.log_softmax(-1), reference.log_softmax(-1)
+    exact = {"forward": (q.exp() * (q - p)).sum(), "reverse": (p.exp() * (p - q)).sum()}
+    wanted = {name: torch.autograd.grad(value, logits, retain_graph=True)[0] for name, value in exact.items()}
+    assert (wanted["forward"] - wanted["reverse"]).abs().max() > 0.05
+
+    def expected(old):
+        total = torch.zeros(6, dtype=torch.float64)
+        for token in range(6):
+            one, row = p[token : token + 1], torch.zeros(1, dtype=torch.long)
+            options = dict(kl_coef=1.0, reference_logprobs=q[token : token + 1], kl_gradient=gradient)
+            loss = clipped_loss(one, old[token : token + 1].detach(), torch.zeros(1), row, **options)
+            total += old[token].exp().item() * torch.autograd.grad(loss.loss, logits, retain_graph=True)[0]
+        return total
+
+    torch.testing.assert_close(expected(p), wanted[gradient])
+    others = expected(spoke.log_softmax(-1))  # where another spoke, only the weighted one is right
+    assert torch.allclose(others, wanted[gradient]) == (gradient == "reverse")
+
+
+@pytest.mark.parametrize("gradient", ["forward", "reverse"])
+def test_the_kl_that_is_logged_estimates_the_policys_from_its_base(gradient):
+    reference, policy = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1).unbind()
+    kl = sum(
+        policy[t].exp().item()
+        * clipped_loss(
+            policy[t : t + 1], policy[t : t + 1], torch.zeros(1), torch.zeros(1, dtype=torch.long), kl_coef=0.1,
+            reference_logprobs=reference[t : t + 1], kl_gradient=gradient,
+        ).kl
+        for t in range(6)
+    )  # fmt: skip
+    assert kl == pytest.approx((policy.exp() * (policy - reference)).sum().item())
 
 
 def test_gradient_of_the_first_update_is_that_of_reinforce():

@@ -226,7 +226,7 @@ def spoken(words: list[str]) -> tuple[int, str]:
         {"simulator": {"k": 10**6}}, {"simulator": {"pool_size": 10**9}}, {"simulator": {"sharpness": float("inf")}},
         {"simulator": "frozen"}, {"simulator": [1, 2]}, {"simulator": None}, {"text": 5}, {"text": {"turns": 10**9}},
         {"text": {"prices": [1]}}, {"text": {"prices": [True, False]}}, {"text": {"prices": [-1, 0]}},
-        {"scale_advantages": -0.0}, {"scale_advantages": "yes"}, {"text": {"grammar": 1}},
+        {"advantages": False}, {"advantages": "z-score"}, {"text": {"grammar": 1}},
         {"text": {"budget": float("inf")}}, {"model": "x" * 2000}, {"learning_rate": True}, {"sharpness": 10**5000},
     ],
 )  # fmt: skip

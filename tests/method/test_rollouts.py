@@ -12,8 +12,8 @@ from scope_lite.method.config import method_config
 from scope_lite.method.grpo import clipped_loss
 from scope_lite.method.nano import Library, NanoScene, WorldSeat, collapse_error
 from scope_lite.method.partner import Partner
-from scope_lite.method.sampling import VerbalizedModel
-from scope_lite.method.seats import RoutedSeat
+from scope_lite.method.sampling import Direct, VerbalizedModel
+from scope_lite.method.seats import ModelSeat, RoutedSeat, WordSeat
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.records import Transcript, collate
 from scope_lite.models.rng import RowKeys
@@ -71,6 +71,39 @@ def test_sampled_logprobs_equal_recomputed_ones(library, policy, rollouts):
     torch.testing.assert_close(logprobs, batch.sampled_logprobs, atol=1e-5, rtol=0)
 
 
+def say(seat, act, reply):
+    """Two turns of one side, in which some rows hear nothing and some do not speak."""
+    rows = len(seat.transcripts)
+    told = [seat.speak(0, "act")]
+    seat.hear([reply if i % 3 else None for i in range(rows)])
+    told.append(seat.speak(1, "act", np.flatnonzero(np.arange(rows) % 3)))
+    seat.hear([act if i % 3 else None for i in range(rows)])
+    return [*told, seat.speak(2, "act", np.flatnonzero(np.arange(rows) % 3))]
+
+
+@pytest.mark.parametrize("rule", [Direct(), VerbalizedModel()])
+def test_rows_with_the_same_words_are_read_once_and_say_what_each_alone_would(policy, monkeypatch, rule):
+    systems = ["agent", "user"] * 12
+    keys = RowKeys.grid(0, 1, 6, 4)
+    plain = ModelSeat(policy, keys, "policy", systems, rule)
+    shared = WordSeat(policy, keys, "policy", systems, rule)
+    expected, rows = say(plain, "no", "yes"), []
+    read = policy.read
+    monkeypatch.setattr(
+        policy, "read", lambda model, ids, **options: rows.append(len(ids)) or read(model, ids, **options)
+    )
+    assert say(shared, "no", "yes") == expected
+    assert rows[0] == 2 and rows[1] < len(keys)
+    for ours, theirs in zip(shared.transcripts, plain.transcripts, strict=True):
+        assert (ours.ids, ours.generated, ours.choices) == (theirs.ids, theirs.generated, theirs.choices)
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+    for ours, theirs in zip(shared.distributions(), plain.distributions(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    taken_up = WordSeat(policy, keys, "policy", systems, rule)
+    taken_up.resume(shared.transcripts)
+    assert taken_up.speak(3, "act") == shared.speak(3, "act")
+
+
 def test_ids_trained_are_ids_sampled(policy, rollouts):
     tokenizer = policy.tokenizer
     batch = collate([r.policy for r in rollouts], pad=0)
@@ -123,7 +156,7 @@ def test_prompt_and_simulator_tokens_get_exactly_zero_gradient(policy, turns):
         output.last_hidden_state.retain_grad()
         seen.append(output.last_hidden_state)
 
-    hook = policy.model.model.register_forward_hook(keep)
+    hook = policy.merged().model.register_forward_hook(keep)
     logprobs, _ = policy.token_logprobs(batch)
     hook.remove()
     clipped_loss(logprobs, logprobs.detach(), torch.ones(1), batch.row).loss.backward()
@@ -136,6 +169,7 @@ def test_prompt_and_simulator_tokens_get_exactly_zero_gradient(policy, turns):
 
 def test_gradient_agrees_with_full_logits_and_an_explicit_mask(policy, rollouts):
     """The path that computes logits only where needed, against the plain one that computes them all."""
+    rollouts = [*rollouts, *rollouts[:3]]  # rows with the same tokens are read once
     batch = collate([r.policy for r in rollouts], pad=0)
     advantages = torch.linspace(-1, 1, len(rollouts))
     logprobs, _ = policy.token_logprobs(batch)
@@ -216,7 +250,7 @@ def test_ensemble_rotates_over_groups_and_keeps_one_simulator_a_group(library):
 
 
 def test_by_rollout_the_ensemble_rotates_within_the_group(library):
-    partner = frozen(library, members=["sim-a", "sim-b"], draw="rollout")
+    partner = frozen(library, members=["sim-a", "sim-b"], draw="dialogue")
     assert [m.name for m in partner.playing(RowKeys.grid(0, 0, 1, 4))] == ["sim-a", "sim-b"] * 2
 
 
@@ -243,6 +277,61 @@ def test_a_frozen_judge_takes_every_user_for_the_favourite_type(library, policy)
         for act, reply in zip(r.acts, r.replies, strict=True):
             hearts.observe(np.array([WORLD.agent_index[act]]), np.array([WORLD.user_index[reply]]))
         np.testing.assert_allclose(judged, hearts.outcome_probabilities()[0], atol=1e-12)
+
+
+def test_with_draw_step_one_member_plays_the_whole_step(library):
+    partner = frozen(library, members=["sim-a", "sim-b"], draw="step")
+    played = [{m.name for m in partner.playing(RowKeys.grid(0, step, 3, 4))} for step in (1, 2, 3)]
+    assert played == [{"sim-b"}, {"sim-a"}, {"sim-b"}]
+
+
+def test_with_fewer_tasks_the_policy_and_the_worlds_judge_have_the_first_ones():
+    def tasks(split, **settings):
+        scene = NanoScene(method_config("single", world="coding", **settings))
+        assert len(scene.world.tasks) == 2
+        keys = RowKeys.grid(0, 1, 40, 2)
+        drawn = scene.draw_tasks(keys.by_group() if split == "train" else keys, split)
+        if split == "train":
+            seat = scene.seat_members([scene.members[0]] * len(keys), keys, ["x"] * len(keys), split)
+            users = seat.parts[0][1].users
+            np.testing.assert_array_equal(users.states[:, 0], scene.world.starts[drawn])
+        return set(drawn.tolist())
+
+    assert tasks("train") == tasks("test", tasks=1) == tasks("train", tasks=16) == {0, 1}
+    assert tasks("train", tasks=1) == {0}
+
+
+def test_at_a_temperature_acts_are_sharper_and_are_trained_as_they_were_sampled(library):
+    scene = NanoScene(method_config("single", temperature=0.5), library)
+    plain, sharp = library.seat_model("qwen3-tiny"), scene.policy_model()
+    laws = []
+    for model in (plain, sharp):
+        seat = scene.seat_model(model, KEYS, ["agent"] * len(KEYS), "train")
+        seat.speak(0, "act")
+        laws.append(seat.distributions()[0])
+    np.testing.assert_allclose(laws[1], laws[0] ** 2 / (laws[0] ** 2).sum(axis=1, keepdims=True), atol=1e-6)
+    rollouts = Partner(scene).play(sharp, KEYS).rollouts
+    batch = collate([r.policy for r in rollouts], pad=0)
+    with torch.no_grad():
+        torch.testing.assert_close(sharp.token_logprobs(batch)[0], batch.sampled_logprobs, atol=1e-5, rtol=0)
+        torch.testing.assert_close(
+            sharp.reference().token_logprobs(batch)[0], batch.sampled_logprobs, atol=1e-5, rtol=0
+        )
+
+
+def test_the_panel_can_hear_the_policy_at_another_temperature_and_greedily_at_none(library):
+    def spoken(split, step=0, **settings):
+        scene = NanoScene(method_config("single", **settings), library)
+        keys = RowKeys.grid(0, step, 50, 4)
+        seat = scene.seat_model(scene.policy_model(), keys, [scene.world.tasks[0]] * len(keys), split)
+        return seat.speak(0, "act"), seat.distributions()[0]
+
+    _, plain = spoken("test")
+    greedy = {act for step in range(3) for act in spoken("test", step, temperature=0.7, eval_temperature=0)[0]}
+    assert greedy == {WORLD.spec.agent_acts[plain[0].argmax()]}
+    assert len(set(spoken("train", eval_temperature=0)[0])) > 1
+    cold = spoken("test", temperature=0.7, eval_temperature=0.5)[1]
+    np.testing.assert_allclose(cold, plain**2 / (plain**2).sum(axis=1, keepdims=True), atol=1e-6)
 
 
 def test_a_persona_is_drawn_for_each_group(library):
@@ -274,6 +363,20 @@ def test_eta_moves_the_listed_distribution_by_the_stated_total_variation(directi
     on = {"mode": 0.6, "wrong": 0.1}[direction]
     assert np.abs(moved - p).sum() / 2 == pytest.approx(0.4 * (1 - on))
     assert moved.sum() == pytest.approx(1)
+
+
+def test_a_uniform_draw_weighs_every_possible_reply_of_the_list_alike():
+    p = np.array([[0.7, 0.2, 0.0998, 1e-4, 1e-4]] * 400)
+    uniforms = np.random.default_rng(0).random((400, 10))
+    whole = VerbalizedModel(k=5, vs_draw="uniform").stated(p, uniforms)
+    np.testing.assert_allclose(whole, [[1 / 3, 1 / 3, 1 / 3, 0, 0]] * 400)
+    pairs = VerbalizedModel(k=2, vs_draw="uniform").stated(p, uniforms)
+    assert ((pairs > 0).sum(axis=1) <= 2).all() and set(np.unique(pairs)) <= {0, 0.5, 1}
+    # drawn without replacement, a reply of 10 % is in more lists of two than its share
+    assert pairs.mean(axis=0)[2] > 0.15 > VerbalizedModel(k=2, noise=0).stated(p, uniforms).mean(axis=0)[2]
+    alone = np.array([[1 - 1e-6, 1e-6]])
+    one = VerbalizedModel(k=1, vs_draw="uniform").stated(alone, np.array([[1e-9, 1 - 1e-9, 0.5, 0.5]]))
+    assert one.tolist() == [[0, 1]], "a list of one is drawn, whatever is on it"
 
 
 def test_a_list_holds_at_most_k_replies():

@@ -184,7 +184,7 @@ def test_on_an_engine_every_entry_speaks_through_an_adapter_of_its_own_and_leave
     assert removed < served and len(served - removed) <= 3  # the policy, the simulator, and one past self
 
 
-@pytest.mark.parametrize("reward", ["curriculum", "disagreement"])
+@pytest.mark.parametrize("reward", ["curriculum_credit", "disagreement"])
 def test_a_resumed_population_equals_one_that_never_stopped(reward, model, scripted, tmp_path):  # noqa: F811
     scripted("Who are you?")
     config = trained(model, "population", pool_size=3, cadence=1, reward=reward)

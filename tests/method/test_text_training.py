@@ -236,6 +236,22 @@ def test_real_simulators_of_the_same_base_play_alike_twice(model):
     assert all(len(said) == 5 for said in first)  # two turns each, and the answer to the closing question
 
 
+@pytest.mark.usefixtures("float32")
+def test_at_a_temperature_of_zero_a_text_is_what_greedy_decoding_gives(model):
+    scene = TextScene(config_of(model, temperature=0.7, eval_temperature=0))
+    policy, keys = scene.policy_model(), RowKeys.grid(0, 1, 1, 3)
+    assert policy.temperature == pytest.approx(0.7)
+    seat = scene.seat_model(policy, keys, ["Be kind."] * 3, "test")
+    seat.speak(0, "")
+    for transcript in seat.transcripts:
+        prompt = [i for i, own in zip(transcript.ids, transcript.generated, strict=True) if not own]
+        said = policy.model.generate(torch.tensor([prompt]), max_new_tokens=5, do_sample=False)[0].tolist()
+        assert transcript.ids == said
+    seat = scene.seat_model(policy, keys, ["Be kind."] * 3, "train")
+    seat.speak(0, "")
+    assert len({tuple(t.ids) for t in seat.transcripts}) > 1
+
+
 # -- what is trained --------------------------------------------------------------------------------------------------
 
 
@@ -282,13 +298,14 @@ def test_exactly_the_policys_own_tokens_are_trained(model, scripted):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.parametrize("over", ["token", "dialogue"])
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.usefixtures("float32")
-def test_gradients_of_micro_batches_add_up_to_the_batchs(rows, model, scripted):
-    learner, transcripts, _ = played(model, scripted, kl_coef=0.3, text={"micro_batch": 8})
+def test_gradients_of_micro_batches_add_up_to_the_batchs(rows, over, model, scripted):
+    learner, transcripts, _ = played(model, scripted, kl_coef=0.3, loss_mean=over, text={"micro_batch": 8})
     advantages = torch.randn(8, generator=torch.Generator().manual_seed(1))
     whole, metrics = gradient(learner, transcripts, advantages), learner.update(transcripts, advantages, learn=False)
-    learner.config = config_of(model, kl_coef=0.3, text={"micro_batch": rows})
+    learner.config = config_of(model, kl_coef=0.3, loss_mean=over, text={"micro_batch": rows})
     for a, b in zip(gradient(learner, transcripts, advantages), whole, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-4)
     assert learner.update(transcripts, advantages, learn=False) == pytest.approx(metrics, abs=1e-5)

@@ -152,7 +152,7 @@ class Aligner(AdapterRun):
             rewards = torch.cat(paid)
         scores = (config.strength * rewards - drift).view(config.groups, config.group_size)
         # 3. centre, and 4. train
-        update = self.learner.update(transcripts, group_advantages(scores, scale=False).flatten())
+        update = self.learner.update(transcripts, group_advantages(scores, "centred").flatten())
         # 5. log
         texts = [[normalise_reply(r.text) for r in group] for group in groups]
         return {

@@ -38,12 +38,14 @@ class EngineSeat:
         seat: str,
         systems: Sequence[str],
         max_new_tokens: int,
+        temperature: float | None = None,
     ):
-        """``model`` is the same model in the trainer: its template, its temperature and its stop tokens
-        are used, not its weights."""
+        """``model`` is the same model in the trainer: its template, its stop tokens and, where no ``temperature`` is
+        given, its own are used, not its weights."""
         self.engine, self.adapter, self.model = engine, adapter, model
         self.keys, self.seat, self.systems = keys, seat, list(systems)
         self.max_new_tokens = max_new_tokens
+        self.temperature = model.temperature if temperature is None else temperature
         self.transcripts: list[Transcript] = [Transcript() for _ in systems]
 
     def hear(self, messages: Sequence[str | None]) -> None:
@@ -73,7 +75,7 @@ class EngineSeat:
             self.adapter,
             max_new_tokens=self.max_new_tokens,
             stop_ids=sorted(self.model.stop_ids),
-            temperature=self.model.temperature,
+            temperature=self.temperature,
         )
         for transcript, message in zip(transcripts, drawn, strict=True):
             for token, logprob in zip(message.ids, message.logprobs, strict=True):

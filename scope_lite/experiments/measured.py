@@ -1,0 +1,67 @@
+"""What a page says of an experiment, from its table: between ``<!-- measured: NAME -->`` and ``<!-- /measured -->``.
+
+``python -m scope_lite.experiments.measured docs/paper_and_code.md`` fills a page again; a test says when that is due.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from scope_lite.experiments.contrasts import UNSEEN
+from scope_lite.experiments.summaries import run_summaries
+from scope_lite.measure.stats import t_interval
+from scope_lite.store.files import replace_text
+from scope_lite.store.paths import RESULTS
+
+SPAN = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)", re.DOTALL)
+COMPARED = {
+    "persuasion": "methods",
+    "persuasion_hard": "methods_hard",
+    "retail": "methods_retail",
+    "airline": "methods_airline",
+}
+"""world -> the experiment that has RL (Single) and the un-sharpened control in it"""
+ENOUGH = 8
+"""seeds from which on a mean and its interval are shown; below, every run"""
+
+
+def ends(name: str, results: Path = RESULTS) -> pd.DataFrame:
+    """The last evaluation of every run of an experiment: a row a run, with world, variant, seed, measurements."""
+    return run_summaries(pd.read_csv(results / f"{name}.csv")).query("summary == 'end'")
+
+
+def halfway(world: str, results: Path = RESULTS) -> float | None:
+    """Unseen reward above which a run counts as rescued: halfway from RL (Single) to the control; None without both."""
+    if world not in COMPARED:
+        return None
+    means = ends(COMPARED[world], results).groupby("variant")[UNSEEN].mean()
+    return float(means[["single", "unsharpened"]].mean())
+
+
+def measured(name: str, results: Path = RESULTS) -> str:
+    """An experiment as a Markdown table: world, arm, unseen reward at the end, and how many runs are rescued."""
+    if not (results / f"{name}.csv").exists():
+        return f"*Not run yet: there is no table `{name}`.*"
+    lines = ["| world | arm | unseen reward at the end | rescued |", "|---|---|---|---|"]
+    last = ends(name, results)
+    marks = {world: halfway(world, results) for world in last["world"].unique()}
+    for (world, arm), runs in last.groupby(["world", "variant"], sort=False):
+        values, mark = runs.sort_values("seed")[UNSEEN].to_numpy(), marks[world]
+        shown = str(t_interval(values)) if len(values) >= ENOUGH else ", ".join(f"{value:.2f}" for value in values)
+        rescued = "–" if mark is None else f"{(values > mark).sum()} of {len(values)}"
+        lines.append(f"| {world} | {arm} | {shown} | {rescued} |")
+    return "\n".join(lines)
+
+
+def fill(text: str, results: Path = RESULTS) -> str:
+    """The page's text with every span remade from the tables in ``results``."""
+    return SPAN.sub(lambda span: f"{span[1]}{measured(span[2], results)}\n{span[3]}", text)
+
+
+if __name__ == "__main__":
+    for page in map(Path, sys.argv[1:]):
+        replace_text(page, fill(page.read_text(encoding="utf-8")))
