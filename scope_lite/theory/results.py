@@ -8,7 +8,7 @@ from scope_lite.theory.concentration import COROLLARY_3_5, PROPOSITION_3_4
 from scope_lite.theory.gradients import PROPOSITION_3_7, PROPOSITION_B_8, THEOREM_3_2
 from scope_lite.theory.inequality import Inequality, batches, largest_ratio, mutation_ratio, paper_ratio
 from scope_lite.theory.leads import LEMMA_B_5
-from scope_lite.theory.population import LEMMA_B_7, LEMMA_B_9, SLOWED_BY_K
+from scope_lite.theory.population import LEMMA_B_7, LEMMA_B_9
 from scope_lite.theory.regret import PROPOSITION_3_6
 from scope_lite.theory.sharpening import PROPOSITION_B_2, PROPOSITION_F_1, PROPOSITION_F_1_VERBALIZED
 from scope_lite.theory.variance import LEMMA_3_3
@@ -25,7 +25,6 @@ RESULTS: tuple[Inequality, ...] = (
     LEMMA_B_7,
     PROPOSITION_B_8,
     LEMMA_B_9,
-    SLOWED_BY_K,
     PROPOSITION_F_1,
     PROPOSITION_F_1_VERBALIZED,
 )

@@ -257,12 +257,12 @@ def pool_sizes(largest: int = 10) -> pd.DataFrame:
     for k in range(1, largest + 1):
         halving = np.array([0.5**j for j in range(k)])
         # two of every three checkpoints repeat mode 0
-        shared = [(j + 1) // 3 if j % 3 == 2 else 0 for j in range(k)]
+        modes = [(j + 1) // 3 if j % 3 == 2 else 0 for j in range(k)]
         pools = {
-            "distinct modes": population.distinct_modes(k),
-            "overlap .3": population.pool([1 / k] * k, list(range(k)), overlap=0.3),
-            "weights halve with age": population.pool(list(halving / halving.sum()), list(range(k))),
-            "two of three share a mode": population.pool([1 / k] * k, shared),
+            "distinct modes": population.pool([1 / k] * k),
+            "overlap .3": population.pool([1 / k] * k, overlap=0.3),
+            "weights halve with age": population.pool(list(halving / halving.sum())),
+            "two of three share a mode": population.pool(list(np.bincount(modes) / k)),
         }
         rows += [{"pool": name, "K": k, "gap": float(population.best_exploit_gap(p))} for name, p in pools.items()]
     return pd.DataFrame(rows)

@@ -308,11 +308,12 @@ def test_a_pool_drawn_once_a_dialogue_has_the_mean_of_its_members_dialogues():
     assert torch.allclose(together, pool.mean(lambda one: trajectory_probs(pool.process, one)), atol=1e-12)
 
 
-def test_effective_size_counts_modes_and_not_checkpoints():
-    duplicates = population.pool([0.25] * 4, [0, 0, 0, 1])
-    assert float(1 / duplicates.mode_weights.amax()) == pytest.approx(4 / 3)
-    assert float(population.best_exploit_gap(population.distinct_modes(5))) == pytest.approx(0.2)
-    assert float(population.best_exploit_gap(population.pool([0.5, 0.5], [0, 1], overlap=1.0))) == pytest.approx(1.0)
+def test_only_distinct_modes_without_overlap_divide_an_exploit_by_k():
+    sizes = tables.pool_sizes(5).query("K == 5").set_index("pool").gap
+    assert sizes["distinct modes"] == pytest.approx(1 / 5)
+    assert sizes["overlap .3"] == pytest.approx(1 / 5 + 0.3 * 4 / 5)
+    assert sizes["two of three share a mode"] == pytest.approx(4 / 5)
+    assert float(population.best_exploit_gap(population.pool([0.5, 0.5], overlap=1.0))) == pytest.approx(1.0)
 
 
 @pytest.fixture(scope="module")
