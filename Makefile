@@ -71,6 +71,7 @@ figures: setup ## Run the notebook series at nano scale and write figures/
 
 figures-all: setup ## Remake every table and figure at full seeds (resumable; says its hours first)
 	$(VENV)/bin/scope-lite results build
+	$(VENV)/bin/scope-lite results claims
 	$(VENV)/bin/scope-lite run --all $(ARGS)
 
 # The tests compute in float32 on every machine (tests/conftest.py); these again in 16 bits, where rounding could break them.

@@ -145,3 +145,20 @@ def results_build(
     typer.echo(f"{len(names)} tables, {len(missing)} runs to train: about {hours:.1f} hours")
     for name in names:
         typer.echo(f"wrote {experiments.build(name, seeds, out, results, workers, extend)}")
+
+
+@results_app.command("claims")
+def results_claims() -> None:
+    """Judge the paper's claims on the shipped tables: claims.csv, its figure, and what docs/ says of tables."""
+    from scope_lite.experiments.claims import evaluate, read_claims, write_claims
+    from scope_lite.experiments.measured import fill
+    from scope_lite.figures.gallery import build
+    from scope_lite.figures.verdicts import fill_page
+    from scope_lite.store.files import replace_text
+
+    table = write_claims(evaluate(paths.RESULTS), paths.RESULTS / "claims.csv")
+    results, differences = (paths.HOME / "docs" / f"{name}.md" for name in ("results", "paper_and_code"))
+    replace_text(results, fill_page(results.read_text(encoding="utf-8"), read_claims(table)))
+    replace_text(differences, fill(differences.read_text(encoding="utf-8")))
+    for path in (table, results, differences, *build(["claims"], paths.RESULTS, paths.FIGURES)):
+        typer.echo(f"wrote {path}")

@@ -1,54 +1,70 @@
-"""The paper's claims C1 to C8 (C7 is ours): data in ``claims.yaml``, and here the verdict on each and its sentence.
+"""Verdicts on the paper's claims C1 to C11 (C7 is ours), in each world after whose benchmark the paper makes them.
 
-A contrast is one number a seed: a variant at the end of training minus another one of the same
-seed (or minus its own best checkpoint). The mean over seeds, with its 95 % t-interval, is held
-against the contrast's rule, with a margin of 0.05 (points of reward, or nats of entropy):
+The claims are data, ``claims.yaml``. A contrast is one number a seed: variant a at the end of training minus variant b
+of the same seed. **One primary contrast decides a claim in a world; all others are context.** From 8 seeds on it is
+judged by where the 95 % t-interval of its mean lies, with a margin of .05 (points of reward, or shares):
 
-    above         holds: interval above 0; fails: below 0; "no difference": within the margin of 0
-    at or above   holds: interval above -margin; fails: below -margin
+    above         holds: interval above 0           does not: below 0, or within the margin
+    at or above   holds: interval above -margin     does not: below 0
     below, at or below   the same, mirrored
-    same          holds: interval within the margin of 0; fails: wholly outside
+    same          holds: interval within the margin   does not: otherwise, if 0 lies outside the interval
 
-Whatever is none of these is "undecided", and so is every contrast at one seed. A claim holds in a
-setting if all of its contrasts hold there, and fails if one fails; a contrast of ``context`` is
-reported and does not count. Where each seed has a random world of its own, with one run of each method, a
-contrast holds in a world if it lies on the claimed side by more than the margin ("at or": not on
-the other side by more than it), and what is reported is the share of worlds, with its exact
-interval; the verdict there is "holds" if that interval lies above one half, "fails" if below.
+and is open otherwise. With fewer seeds counts alone decide, and no interval is given. A run is *rescued* if its reward
+ends above halfway between RL (Single) and the un-sharpened control. The claim holds if an exact test at 5 % says that
+more of a's runs are (for "below": fewer), does not if it says the reverse, and is open otherwise. Where halfway means
+nothing (entropy, falls, a world without an exploit) seeds with a above b are counted instead.
+
+A difference is *vacuous* if a and b both end at or below the floor: what the untrained policy earns, or RL (Single) if
+that is more. Where each seed has a random world of its own, what is reported is the share of worlds in which a run of
+each is enough to hold by more than the margin, with its exact interval: context always.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from scope_lite.experiments.contrasts import COMMON, MARGIN, REAL, UNSEEN, USERS, like_for_like, members_of
 from scope_lite.experiments.definitions import EXPERIMENTS, runs_of
 from scope_lite.experiments.summaries import run_summaries
-from scope_lite.measure.stats import Interval, paired_gaps, share_interval, t_interval
+from scope_lite.measure.stats import NOTHING, Interval, paired_test, share_interval, sign_test, t_interval
+from scope_lite.method.config import RunConfig
 from scope_lite.store.errors import ScopeError
 from scope_lite.store.escaping import for_csv
 from scope_lite.store.files import replace_text
 from scope_lite.store.paths import RESULTS
 from scope_lite.store.plain_yaml import read_yaml
 
+WORLDS = {"persuasion": "P4G", "retail": "τ² retail", "airline": "τ² airline", "coding": "CooperBench"}
+"""world -> the benchmark of the paper that it is modelled on"""
+LEVELS = {
+    "persuasion": "methods",
+    "persuasion_hard": "methods_hard",
+    "retail": "methods_retail",
+    "airline": "methods_airline",
+    "coding": "cooperation",
+}
+"""world -> the experiment that has RL (Single), Base and the control, for tables that lack them"""
+ENOUGH = 8
+"""seeds from which on an interval judges"""
 HELD_OUT, NOT_OWN = COMMON, "all members but sim-a"
 LACKED, LACKED_MINUS_OWN = "members whose mode it lacks", "members whose mode it lacks − its own"
 RELATED = "twin and half, whose modes it has"
 ENSEMBLE = ("sim-a", "sim-b", "sim-c")
 NAMES = {UNSEEN: "unseen", REAL: "real users", HELD_OUT: "members that none trained with"}
 COLUMNS = [
-    *("claim", "experiment", "world", "model", "contrast", "column", "rule", "summary"),
-    *("estimate", "low", "high", "n_seeds", "verdict", "context"),
+    *("claim", "world", "kind", "experiment", "contrast", "column", "rule", "estimate", "low", "high", "n_seeds"),
+    *("count_a", "count_b", "p", "verdict", "why"),
 ]
-WORST_FIRST = ["fails", "undecided", "no difference", "holds", "not measured"]
-BEGIN, END = "<!-- claims: made from data/results/claims.csv by notebook 06 -->", "<!-- /claims -->"
+HOLDS, NOT, OPEN, VACUOUS, LATER = "holds", "does not", "open", "vacuous", "not measured yet"
+JUDGED = (HOLDS, NOT, OPEN, VACUOUS)
+ELSEWHERE, UNTESTABLE = "not claimed there", "not testable here"
 
 Rule = Literal["above", "at or above", "below", "at or below", "same"]
 
@@ -58,16 +74,17 @@ Rule = Literal["above", "at or above", "below", "at or below", "same"]
 
 @dataclass(frozen=True)
 class Contrast:
-    """One comparison that a claim stands or falls with; the head of ``claims.yaml`` says what the fields mean."""
+    """One comparison; the head of ``claims.yaml`` says what the fields mean."""
 
     text: str
     rule: Rule
-    a: str
-    b: str | None = None
+    a: tuple[str, ...]
+    b: tuple[str, ...]
+    where: tuple[str, ...]
     columns: tuple[str, ...] = (UNSEEN, REAL)
-    b_summary: str = "end"
-    where: tuple[str, ...] = ()
-    context: bool = False
+    measure: Literal["end", "fall", "relative"] = "end"
+    first_seed: int = 0
+    exploratory: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,59 +92,55 @@ class Claim:
     """A claim, in our words."""
 
     id: str
-    statement: str
-    experiments: tuple[str, ...]
-    contrasts: tuple[Contrast, ...]
-    caveat: str = ""
-    """what a reader must know before believing the verdict"""
+    name: str
+    says: str
+    mind: str
+    cells: Mapping[str, Contrast | None]
+    """world -> what decides there; None where nothing of ours does"""
+    context: tuple[Contrast, ...] = ()
+    paper: Mapping[str, Any] = field(default_factory=dict)
+    built_in: str = ""
+    untestable: str = ""
 
 
-def _plain(entry: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+def _contrasts(entry: Mapping[str, Any]) -> list[Contrast]:
+    """The contrast of an entry of the file; of one with ``each``, one for every value."""
+    made = []
+    for value in map(str, entry.get("each", [""])):
+        filled: dict[str, Any] = {**entry, "text": entry["text"].replace("{}", value)}
+        for key in ("a", "b", "where", "columns"):
+            if key in entry:
+                several = entry[key] if isinstance(entry[key], list) else [entry[key]]
+                filled[key] = tuple(one.replace("{}", value) for one in several)
+        made.append(Contrast(**{key: told for key, told in filled.items() if key != "each"}))
+    return made
 
 
-CLAIMS = tuple(
-    Claim(name, **_plain({**entry, "contrasts": [Contrast(**_plain(one)) for one in entry["contrasts"]]}))
-    for name, entry in read_yaml(Path(__file__).with_name("claims.yaml")).items()
-)
+def _claim(name: str, entry: Mapping[str, Any]) -> Claim:
+    primary, cells = entry.get("primary"), entry["cells"]
+    decides = {world: _contrasts({**primary, **cell})[0] if primary else None for world, cell in cells.items()}
+    context = tuple(made for one in entry.get("context", []) for made in _contrasts(one))
+    told = {key: value for key, value in entry.items() if key != "primary"}
+    return Claim(**{**told, "id": name, "cells": decides, "context": context})
 
 
-def _setting(experiment: str) -> tuple[str, str]:
-    (_, config), *_ = runs_of(experiment, seeds=1)
-    return experiment if EXPERIMENTS[experiment].has_many_worlds else config.world, config.model
+CLAIMS = tuple(_claim(*entry) for entry in read_yaml(Path(__file__).with_name("claims.yaml")).items())
 
 
-SETTINGS = {
-    experiment: _setting(experiment)
-    for experiment in dict.fromkeys(e for c in CLAIMS for k in c.contrasts for e in (*c.experiments, *k.where))
-}
-"""experiment -> its world (of many: the experiment's name) and the policy's base model"""
+@cache
+def configs_of(experiment: str) -> dict[str, RunConfig]:
+    """The config of each variant of an experiment, by its label."""
+    return dict(runs_of(experiment, seeds=1))
 
 
-# -- verdicts -------------------------------------------------------------------------------------------------------
+def place_of(experiment: str, variant: str) -> str:
+    """The world that a variant plays in (of many: the experiment's name), and the base model if it is another one."""
+    config = configs_of(experiment)[variant]
+    world = experiment if EXPERIMENTS[experiment].has_many_worlds else config.world
+    return world if config.model == RunConfig().model else f"{world} with {config.model}"
 
 
-def verdict(interval: Interval, rule: Rule) -> str:
-    """holds, fails, no difference or undecided, by the rules on top."""
-    low, high = interval.low, interval.high
-    within = -MARGIN < low and high < MARGIN
-    if np.isnan(low):
-        return "undecided"
-    if rule == "same":
-        return "holds" if within else "fails" if low > MARGIN or high < -MARGIN else "undecided"
-    if rule.endswith("below"):
-        low, high = -high, -low
-    if rule.startswith("at or"):
-        return "holds" if low > -MARGIN else "fails" if high < -MARGIN else "undecided"
-    return "holds" if low > 0 else "fails" if high < 0 else "no difference" if within else "undecided"
-
-
-def holds_once(values: pd.Series, rule: Rule) -> pd.Series:
-    """Whether a contrast holds in each of many worlds, from its one run there."""
-    if rule == "same":
-        return values.abs() < MARGIN
-    toward = -values if rule.endswith("below") else values
-    return toward > (-MARGIN if rule.startswith("at or") else MARGIN)
+# -- values ---------------------------------------------------------------------------------------------------------
 
 
 def with_member_groups(summaries: pd.DataFrame) -> pd.DataFrame:
@@ -143,124 +156,196 @@ def with_member_groups(summaries: pd.DataFrame) -> pd.DataFrame:
     return like_for_like(summaries, ENSEMBLE).assign(**means, **{LACKED_MINUS_OWN: means[LACKED] - own})
 
 
-def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary: str = "end") -> pd.Series:
-    """The contrast's value for each seed that has it, indexed by seed; empty where a variant or column is missing."""
+def values_of(summaries: pd.DataFrame, contrast: Contrast, column: str, summary: str = "end") -> pd.DataFrame:
+    """What a and b have, by seed (columns ``a``, ``b``); no rows where a variant or the column is missing."""
     if column not in summaries:
-        return pd.Series(dtype=float)
-    rows = summaries.set_index("seed")
-    a = rows.loc[(rows["variant"] == contrast.a) & (rows["summary"] == summary), column]
-    if contrast.b is None:
-        return a.dropna()
-    b_summary = summary if contrast.b_summary == "end" else contrast.b_summary
-    b = rows.loc[(rows["variant"] == contrast.b) & (rows["summary"] == b_summary), column]
-    return paired_gaps(a, b).dropna()
+        return pd.DataFrame(columns=["a", "b"], dtype=float)
+    rows = summaries[summaries["seed"] >= contrast.first_seed]
+
+    def mean(variants: tuple[str, ...], of: str) -> pd.Series:
+        table = rows[(rows["summary"] == of) & rows["variant"].isin(variants)]
+        return (
+            table.pivot(index="seed", columns="variant", values=column)
+            .reindex(columns=list(variants))
+            .mean(axis=1, skipna=False)
+        )
+
+    sides = {"a": contrast.a, "b": contrast.b}
+    found = {name: mean(variants, summary) for name, variants in sides.items()}
+    if contrast.measure == "fall":
+        found = {name: values - mean(sides[name], "best") for name, values in found.items()}
+    return pd.DataFrame(found).dropna()
 
 
-def evaluate(results: Path = RESULTS, summaries: Sequence[str] = ("end",)) -> pd.DataFrame:
-    """The verdict on every contrast of every claim, from the tables in ``results``; "not measured" without a table.
+def gap_of(values: pd.DataFrame, contrast: Contrast) -> pd.Series:
+    """The contrast's number for each seed."""
+    return values["a"] / values["b"] - 1 if contrast.measure == "relative" else values["a"] - values["b"]
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What a reward is held against in a world."""
+
+    halfway: float
+    floor: float
+
+
+def levels_of(
+    tables: Mapping[str, pd.DataFrame], experiment: str, world: str, column: str, summary: str
+) -> Levels | None:
+    """The levels of a column of rewards, from the experiment's own table or the world's; None where there are none.
+
+    Base trained with nobody, so its "unseen" is a mean over other members; it is read over all but sim-a.
+    """
+
+    def mean(variant: str) -> float:
+        of = NOT_OWN if (variant, column) == ("base", UNSEEN) else column
+        for name in (experiment, LEVELS.get(world, "")):
+            if name in tables and of in tables[name]:
+                at = tables[name]["summary"] == summary
+                rows = tables[name][at & (tables[name]["variant"] == variant)]
+                if len(rows):
+                    return float(rows[of].mean())
+        return math.nan
+
+    if not column.endswith("/reward") and column not in (NOT_OWN, LACKED, RELATED):
+        return None
+    single, control, base = map(mean, ("single", "unsharpened", "base"))
+    if math.isnan(single) or not control - single > MARGIN:
+        return None
+    return Levels((single + control) / 2, single if math.isnan(base) else max(single, base))
+
+
+# -- verdicts -------------------------------------------------------------------------------------------------------
+
+
+def by_interval(interval: Interval, rule: Rule) -> str:
+    """holds, does not or open, by the rules on top."""
+    low, high = interval.low, interval.high
+    within = -MARGIN < low and high < MARGIN
+    if rule == "same":
+        return HOLDS if within else NOT if low > 0 or high < 0 else OPEN
+    if rule.endswith("below"):
+        low, high = -high, -low
+    if rule.startswith("at or"):
+        return HOLDS if low > -MARGIN else NOT if high < 0 else OPEN
+    return HOLDS if low > 0 else NOT if high < 0 or within else OPEN
+
+
+def by_count(more_a: bool, p: float, rule: Rule) -> str:
+    """The same from a count that a leads, or b, with the exact test's p."""
+    if not p <= 0.05:
+        return OPEN
+    return HOLDS if rule != "same" and more_a == rule.endswith("above") else NOT
+
+
+def holds_once(values: pd.Series, rule: Rule) -> pd.Series:
+    """Whether a contrast holds in each of many worlds, from its one run there."""
+    if rule == "same":
+        return values.abs() < MARGIN
+    toward = -values if rule.endswith("below") else values
+    return toward > (-MARGIN if rule.startswith("at or") else MARGIN)
+
+
+def judge(values: pd.DataFrame, contrast: Contrast, levels: Levels | None) -> dict[str, Any]:
+    """Estimate, counts and verdict of a contrast, from what a and b have by seed."""
+    gap, n = gap_of(values, contrast), len(values)
+    if levels:
+        a, b = values["a"] > levels.halfway, values["b"] > levels.halfway
+        counts, p, leads = (int(a.sum()), int(b.sum())), paired_test(a, b), bool(a.sum() > b.sum())
+        counted = f"rescued {counts[0]} of {n} against {counts[1]} of {n}"
+    else:
+        counts, p = (int((gap > 0).sum()), int((gap < 0).sum())), sign_test(gap)
+        leads, counted = counts[0] > counts[1], f"above 0 in {counts[0]} of {n}"
+    mean = t_interval(gap.to_numpy())
+    interval = mean if n >= ENOUGH else Interval(mean.mean, math.nan, math.nan, n)
+    found = by_interval(interval, contrast.rule) if n >= ENOUGH else by_count(leads, p, contrast.rule)
+    why = f"{in_words(interval)}; {counted} (p = {p:.2g})"
+    if levels and max(values["a"].mean(), values["b"].mean()) <= levels.floor:
+        found = VACUOUS
+        why = f"both at the floor of {levels.floor:.2f}: {values['a'].mean():.2f} and {values['b'].mean():.2f}"
+    return {**_bounds(interval), "count_a": counts[0], "count_b": counts[1], "p": p, "verdict": found, "why": why}
+
+
+def judge_worlds(values: pd.DataFrame, contrast: Contrast) -> dict[str, Any]:
+    """The share of random worlds in which a contrast holds."""
+    holds = holds_once(gap_of(values, contrast), contrast.rule)
+    share = share_interval(int(holds.sum()), len(holds))
+    found = HOLDS if share.low > 0.5 else NOT if share.high < 0.5 else OPEN
+    why = f"{share.mean:.2f} [{share.low:.2f}, {share.high:.2f}] of {share.n} worlds"
+    return {**_bounds(share), "verdict": found, "why": why}
+
+
+def _bounds(interval: Interval) -> dict[str, float]:
+    return {"estimate": interval.mean, "low": interval.low, "high": interval.high, "n_seeds": interval.n}
+
+
+def in_words(interval: Interval) -> str:
+    """A difference with its interval, if it has one."""
+    # adding zero turns a rounded -0.0 into 0.0
+    mean, low, high = (f"{round(x, 2) + 0.0:+.2f}" for x in (interval.mean, interval.low, interval.high))
+    return mean if math.isnan(interval.low) else f"{mean} [{low}, {high}]"
+
+
+# -- the matrix -----------------------------------------------------------------------------------------------------
+
+
+def evaluate(results: Path = RESULTS, summary: str = "end") -> pd.DataFrame:
+    """The matrix of claims and worlds in its long form, with every contrast of context below its claim.
 
     Args:
-        summaries: what of a run is compared: "end" of training, "auc", "best" checkpoint. Falls from the best
-            checkpoint are there for "end" only.
+        results: the folder of tables; what is not there is "not measured yet".
+        summary: what of a run is compared: "end" of training, "auc", "best" checkpoint. Falls are there for "end" only.
 
     Returns:
-        One row per summary, claim, experiment, contrast and column, with ``COLUMNS``; differences in points of reward
-        (entropy: nats), of many worlds the share of them (``n_seeds``: worlds).
+        One row per claim, contrast and column, with ``COLUMNS``; ``kind`` is "primary", "exploratory" (decides, but is
+        not among the cells stated in advance) or "context". Differences in points of reward (``relative``: shares), of
+        many worlds the share of them (``n_seeds``: worlds); ``count_a`` and ``count_b``: rescued runs, or seeds above
+        and below 0.
     """
-    paths = {experiment: results / f"{experiment}.csv" for experiment in SETTINGS}
-    tables = {
-        experiment: with_member_groups(run_summaries(pd.read_csv(path)))
-        for experiment, path in paths.items()
-        if path.exists()
-    }
-    rows = [row for s in summaries for claim in CLAIMS for row in _evaluate_one(claim, tables, s)]
+    needed = {name for claim in CLAIMS for c in (*claim.cells.values(), *claim.context) if c for name in c.where}
+    paths = {name: results / f"{name}.csv" for name in (*needed, *LEVELS.values())}
+    tables = {n: with_member_groups(run_summaries(pd.read_csv(p))) for n, p in sorted(paths.items()) if p.exists()}
+    rows: list[dict[str, Any]] = []
+    for claim in CLAIMS:
+        for world in WORLDS:
+            contrast = claim.cells.get(world)
+            about = {"claim": claim.id, "world": world, "kind": "primary"}
+            if contrast is None:
+                found = (UNTESTABLE, claim.untestable) if world in claim.cells else (ELSEWHERE, "")
+                rows.append({**about, "verdict": found[0], "why": found[1]})
+                continue
+            about["kind"] = "exploratory" if contrast.exploratory else "primary"
+            own = _rows(contrast, contrast.where[0], world, tables, summary)
+            rows += [{**about, **row} for row in own[:1]]
+            rows += [{**about, "kind": "context", **row} for row in own[1:]]
+        for contrast in claim.context if summary == "end" else [c for c in claim.context if c.measure != "fall"]:
+            for experiment in contrast.where:
+                world = place_of(experiment, contrast.a[0])
+                about = {"claim": claim.id, "world": world, "kind": "context"}
+                rows += [{**about, **row} for row in _rows(contrast, experiment, world, tables, summary)]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _evaluate_one(claim: Claim, tables: Mapping[str, pd.DataFrame], summary: str) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = []
-    contrasts = [c for c in claim.contrasts if summary == "end" or c.b_summary == "end"]
-    for experiment in dict.fromkeys([*claim.experiments, *(e for c in contrasts for e in c.where)]):
-        own = [c for c in contrasts if experiment in (c.where or claim.experiments)]
-        table = tables.get(experiment, pd.DataFrame())
-        judge = _shares if EXPERIMENTS[experiment].has_many_worlds else _differences
-        world, model = SETTINGS[experiment]
-        about = {"claim": claim.id, "experiment": experiment, "world": world, "model": model, "summary": summary}
-        rows += [{**about, **row} for row in judge(claim, own, table, summary)]
-    return rows
-
-
-def _differences(
-    claim: Claim, contrasts: Sequence[Contrast], table: pd.DataFrame, summary: str
-) -> list[dict[str, object]]:
-    """The mean difference of each contrast, over seeds."""
+def _rows(
+    contrast: Contrast, experiment: str, world: str, tables: Mapping[str, pd.DataFrame], summary: str
+) -> list[dict[str, Any]]:
+    """A contrast in one experiment, a row a column."""
     rows = []
-    for contrast, column in [(c, column) for c in contrasts for column in c.columns]:
-        values = values_of(table, contrast, column, summary)
-        interval = t_interval(values.to_numpy()) if len(values) else None
-        rows.append(_described(contrast, column, interval, verdict(interval, contrast.rule) if interval else ""))
+    for column in contrast.columns:
+        values = values_of(tables.get(experiment, pd.DataFrame()), contrast, column, summary)
+        if values.empty:
+            found = {**_bounds(NOTHING), "verdict": LATER, "why": ""}
+        elif EXPERIMENTS[experiment].has_many_worlds:
+            found = judge_worlds(values, contrast)
+        else:
+            # against Base the floor is what is asked about
+            rewards = contrast.measure == "end" and "base" not in contrast.b
+            levels = levels_of(tables, experiment, world, column, summary) if rewards else None
+            found = judge(values, contrast, levels)
+        about = {"experiment": experiment, "contrast": contrast.text, "column": NAMES.get(column, column)}
+        rows.append({**about, "rule": contrast.rule, **found})
     return rows
-
-
-def _shares(claim: Claim, contrasts: Sequence[Contrast], table: pd.DataFrame, summary: str) -> list[dict[str, object]]:
-    """The share of random worlds in which each contrast holds, all of the claim's together, and those given C1."""
-    held = [
-        (c, column, holds_once(values_of(table, c, column, summary), c.rule)) for c in contrasts for column in c.columns
-    ]
-    every = _in_every(contrasts, table, summary)
-    held.append((Contrast("all of these in one world", "above", ""), "share of worlds", every))
-    if claim.id != "C1":
-        # whether RL (Single) collapsed is told by the end of its training, whatever is compared here
-        collapsed = _in_every([c for c in CLAIMS[0].contrasts if not c.where], table, "end")
-        given = every[collapsed.reindex(every.index, fill_value=False)]
-        where = Contrast("all of these, of the worlds where C1 holds", "above", "", context=True)
-        held.append((where, "share of worlds", given))
-    rows = []
-    for contrast, column, holds in held:
-        interval = share_interval(int(holds.sum()), len(holds)) if len(holds) else None
-        found = "holds" if interval and interval.low > 0.5 else "fails" if interval and interval.high < 0.5 else ""
-        rows.append(_described(contrast, column, interval, found or "undecided"))
-    return rows
-
-
-def _in_every(contrasts: Sequence[Contrast], table: pd.DataFrame, summary: str) -> pd.Series:
-    """For each world whether all counted contrasts hold in it."""
-    counted = [(c, column) for c in contrasts if not c.context for column in c.columns]
-    held = [holds_once(values_of(table, c, column, summary), c.rule) for c, column in counted]
-    return pd.concat(held, axis=1, join="inner").all(axis=1)
-
-
-def _described(contrast: Contrast, column: str, interval: Interval | None, found: str) -> dict[str, object]:
-    return {
-        "contrast": contrast.text,
-        "column": NAMES.get(column, column),
-        "rule": contrast.rule,
-        **({"estimate": interval.mean, "low": interval.low, "high": interval.high} if interval else {}),
-        "n_seeds": interval.n if interval else 0,
-        "verdict": found if interval else "not measured",
-        "context": contrast.context,
-    }
-
-
-def overall(claims: pd.DataFrame) -> pd.DataFrame:
-    """The verdict on each claim in each setting, and the row that decides it (the first that fails, if one does).
-
-    Returns:
-        claim, world, model, experiment, verdict, held (contrasts that hold), counted, and the deciding row's
-        contrast, column, estimate, low, high, n_seeds.
-    """
-    found = []
-    counted = claims[~claims["context"].astype(bool)]
-    for (claim, experiment), rows in counted.groupby(["claim", "experiment"], sort=False):
-        if EXPERIMENTS[str(experiment)].has_many_worlds:
-            rows = rows.tail(1)
-        measured = rows[rows["verdict"] != "not measured"]
-        ranked = measured if len(measured) else rows
-        worst = min(ranked["verdict"], key=WORST_FIRST.index)
-        decides = ranked[ranked["verdict"] == worst].iloc[0].to_dict()
-        held = int((measured["verdict"] == "holds").sum())
-        found.append({**decides, "claim": claim, "experiment": experiment, "held": held, "counted": len(ranked)})
-    return pd.DataFrame(found)
 
 
 def write_claims(claims: pd.DataFrame, path: Path) -> Path:
@@ -276,50 +361,5 @@ def read_claims(path: Path = RESULTS / "claims.csv") -> pd.DataFrame:
         ScopeError: if they have not been written yet.
     """
     if not path.exists():
-        raise ScopeError(f"no {path.name} in {path.parent}; notebook 06_seven_methods writes it with freeze=True")
+        raise ScopeError(f"no {path.name} in {path.parent}; make it with 'scope-lite results claims'")
     return pd.read_csv(path)
-
-
-# -- in words -------------------------------------------------------------------------------------------------------
-
-
-def _number(row: Mapping[str, Any], sign: str) -> str:
-    # adding zero turns a rounded -0.0 into 0.0
-    mean, low, high = (f"{round(row[key], 2) + 0.0:{sign}.2f}" for key in ("estimate", "low", "high"))
-    return mean if math.isnan(row["low"]) else f"{mean} [{low}, {high}]"
-
-
-def _cell(row: Mapping[str, Any]) -> str:
-    """A setting's verdict on a claim, with the contrast that decides it."""
-    if row["verdict"] == "not measured":
-        return "not measured yet"
-    if EXPERIMENTS[row["experiment"]].has_many_worlds:
-        return f"{_number(row, '')} of {row['n_seeds']} worlds"
-    among = "" if row["held"] == row["counted"] else f" ({row['held']} of {row['counted']} hold)"
-    return f"**{row['verdict']}**{among}: {row['contrast']}, {row['column']} {_number(row, '+')}"
-
-
-def sentences(claims: pd.DataFrame) -> str:
-    """Every claim with its verdict in each setting, and its caveat, as Markdown."""
-    found = overall(claims)
-    lines: list[str] = []
-    for claim in CLAIMS:
-        lines += [f"**{claim.id}: {claim.statement}.**" + (f" *({claim.caveat})*" if claim.caveat else ""), ""]
-        for row in found[found["claim"] == claim.id].to_dict("records"):
-            place = row["world"] if row["model"] == "qwen3-tiny" else f"{row['world']} with {row['model']}"
-            lines.append(f"- {place}: {_cell(row)}")
-        lines.append("")
-    return "\n".join(lines)
-
-
-def fill_page(text: str, claims: pd.DataFrame) -> str:
-    """The page's text with the verdicts on these claims between the two markers.
-
-    Raises:
-        ScopeError: if the text does not have both markers, once each, in order.
-    """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end) or BEGIN in after or END in before + after:
-        raise ScopeError(f"the page needs the lines '{BEGIN}' and '{END}', once each, around its verdicts")
-    return f"{before}{BEGIN}\n{sentences(claims)}\n{END}{after}"

@@ -1,32 +1,22 @@
 """What a page says of an experiment, from its table: between ``<!-- measured: NAME -->`` and ``<!-- /measured -->``.
 
-``python -m scope_lite.experiments.measured docs/paper_and_code.md`` fills a page again; a test says when that is due.
+``scope-lite results claims`` fills the pages again; a test says when that is due.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pandas as pd
 
+from scope_lite.experiments.claims import ENOUGH, LEVELS, levels_of
 from scope_lite.experiments.contrasts import UNSEEN
 from scope_lite.experiments.summaries import run_summaries
 from scope_lite.measure.stats import t_interval
-from scope_lite.store.files import replace_text
 from scope_lite.store.paths import RESULTS
 
 SPAN = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- /measured -->)", re.DOTALL)
-COMPARED = {
-    "persuasion": "methods",
-    "persuasion_hard": "methods_hard",
-    "retail": "methods_retail",
-    "airline": "methods_airline",
-}
-"""world -> the experiment that has RL (Single) and the un-sharpened control in it"""
-ENOUGH = 8
-"""seeds from which on a mean and its interval are shown; below, every run"""
 
 
 def ends(name: str, results: Path = RESULTS) -> pd.DataFrame:
@@ -35,11 +25,12 @@ def ends(name: str, results: Path = RESULTS) -> pd.DataFrame:
 
 
 def halfway(world: str, results: Path = RESULTS) -> float | None:
-    """Unseen reward above which a run counts as rescued: halfway from RL (Single) to the control; None without both."""
-    if world not in COMPARED:
+    """Unseen reward above which a run counts as rescued, as the claims have it; None where there is no such level."""
+    name = LEVELS.get(world)
+    if name is None or world == "coding":  # whose arms met other partners, so "unseen" is another set for each
         return None
-    means = ends(COMPARED[world], results).groupby("variant")[UNSEEN].mean()
-    return float(means[["single", "unsharpened"]].mean())
+    found = levels_of({name: ends(name, results)}, name, world, UNSEEN, "end")
+    return found.halfway if found else None
 
 
 def measured(name: str, results: Path = RESULTS) -> str:
@@ -60,8 +51,3 @@ def measured(name: str, results: Path = RESULTS) -> str:
 def fill(text: str, results: Path = RESULTS) -> str:
     """The page's text with every span remade from the tables in ``results``."""
     return SPAN.sub(lambda span: f"{span[1]}{measured(span[2], results)}\n{span[3]}", text)
-
-
-if __name__ == "__main__":
-    for page in map(Path, sys.argv[1:]):
-        replace_text(page, fill(page.read_text(encoding="utf-8")))

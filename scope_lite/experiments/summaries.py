@@ -52,6 +52,5 @@ def run_summaries(table: pd.DataFrame) -> pd.DataFrame:
     simulators = [c for c in columns if c not in scripted]
     judged = table.assign(panel_mean=table[simulators].mean(axis=1))
     keys = ["variant", "method", "world", "seed"]
-    return summarise(
-        judged, keys, [*columns, "panel_mean", "reward", "entropy", "simulator/epsilon"], select="panel_mean"
-    )
+    training = [c for c in ("reward", "entropy", "frac_reward_zero_std", "simulator/epsilon") if c in table]
+    return summarise(judged, keys, [*columns, "panel_mean", *training], select="panel_mean")

@@ -48,6 +48,11 @@ class Entry:
     """empty: the figure shows none"""
 
     @property
+    def command(self) -> str:
+        """What makes its table."""
+        return "scope-lite results " + (self.table if self.table == "claims" else f"build {self.table}")
+
+    @property
     def title(self) -> str:
         """What it is called over a picture."""
         return f"Figure {self.number}" if self.number.isdigit() else f"A figure of ours: {self.number}"
@@ -80,7 +85,7 @@ def missing(results: Path) -> list[Missing]:
     """Every figure and table of the paper that cannot be drawn from the tables in ``results``."""
     build = "scope-lite results build"
     gone = [
-        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", f"{build} {entry.table}")
+        Missing(f"figure {entry.number}", f"no table {entry.table}.csv", entry.command)
         for entry in GALLERY
         if not has_table(entry, results)
     ]
@@ -169,7 +174,8 @@ def describe(
 
     Args:
         tables: the files that it was drawn from; none for a figure of texts.
-        rows: their rows, with the columns ``world``, ``seed`` and ``run``. A figure may show only some of these runs.
+        rows: their rows, with the columns ``world``, ``seed`` and ``run`` where they are of runs. A figure may show
+            only some of these.
         drawn: the picture's files.
 
     Returns:
@@ -177,8 +183,9 @@ def describe(
         ``sha256`` of the sorted ids, one a line. ``files`` holds the hash of each picture, so that a picture which was
         drawn over by someone else does not pass for this one.
     """
-    seeds = {str(world): int(part["seed"].nunique()) for world, part in rows.groupby("world")} if tables else {}
-    runs = sorted(rows["run"].unique()) if tables else []
+    of_runs = rows if "run" in rows else pd.DataFrame(columns=["world", "seed", "run"])
+    seeds = {str(world): int(part["seed"].nunique()) for world, part in of_runs.groupby("world")}
+    runs = sorted(of_runs["run"].unique())
     listed = {"count": len(runs), "sha256": hashlib.sha256("\n".join(runs).encode()).hexdigest()}
     return {
         "figure": number,
@@ -210,9 +217,9 @@ def caption(picture: Path) -> str:
     if isinstance(runs, dict):
         named = f"{runs['count']} runs, ids' hash {runs['sha256'][:12]}"
     else:
-        named = f"{len(runs)} runs, `{runs[0]}` to `{runs[-1]}`"
+        named = f"{len(runs)} runs, `{runs[0]}` to `{runs[-1]}`" if runs else "from " + ", ".join(told["tables"])
     parts = [told["scale"], seeds, told["interval"] or "no intervals", named]
-    return f"{'; '.join(parts)}. Remade by `{told['command']}`."
+    return f"{'; '.join(filter(None, parts))}. Remade by `{told['command']}`."
 
 
 def _beside(picture: Path) -> dict[str, Any]:
@@ -239,7 +246,7 @@ def write_page(out: Path) -> None:
     for entry in GALLERY:
         lines += ["", f"## {entry.title}", "", f"*The paper's:* {entry.paper}", "", f"*Ours:* {entry.ours}", ""]
         picture = out / f"{entry.name}.png"
-        first = f"**Not drawn yet.** First: `scope-lite results build {entry.table}`"
+        first = f"**Not drawn yet.** First: `{entry.command}`"
         lines.append(f"![{entry.title}]({picture.name})" if picture.exists() else first)
         # a notebook may have drawn it since from other runs: then the file beside it tells of another picture
         if tells_of(picture):

@@ -9,6 +9,8 @@ was drawn independently; what lies within it is averaged first.
 | what does a change make, in runs that share seeds?  | a pair of one seed           | ``paired_interval``    |
 | would other simulators say the same as well?        | seeds and simulators         | ``resampled_interval`` |
 | how often does something hold?                      | a world, a dialogue          | ``share_interval``     |
+| is a more often right than b; more often above 0?   | a pair of one seed           | ``paired_test``,       |
+|                                                     |                              | ``sign_test`` (exact)  |
 | how varied are replies, a number a history?         | a history; NaN is left out   | ``clustered_interval`` |
 | a statistic that needs all replies at once, such as | a history or dialogue, which | ``jackknife_interval`` |
 | an entropy                                          | is dropped whole             |                        |
@@ -182,6 +184,27 @@ def share_interval(successes: int, n: int) -> Interval:
         raise ValueError("no trials to take a share of")
     exact = scipy_stats.binomtest(successes, n).proportion_ci(0.95, method="exact")
     return Interval(successes / n, float(exact.low), float(exact.high), n)
+
+
+LEAST_PAIRS = 6
+"""with fewer, McNemar's test cannot reach 5 %, whatever comes"""
+
+
+def paired_test(a: pd.Series, b: pd.Series) -> float:
+    """Two-sided p of two arms' yes and no on the same seeds: McNemar's exact test, below 6 pairs Fisher's.
+
+    Fisher's takes the arms for independent, which is on the safe side where seeds make them alike. Which of the two is
+    read depends on the number of pairs alone, never on what came out.
+    """
+    if len(a) >= LEAST_PAIRS:
+        return sign_test(a.astype(int) - b.astype(int))
+    return float(scipy_stats.fisher_exact([[arm.sum(), len(arm) - arm.sum()] for arm in (a, b)]).pvalue)
+
+
+def sign_test(gaps: pd.Series) -> float:
+    """Two-sided p that as many are above 0 as below, ties left out (1 without any)."""
+    above, below = int((gaps > 0).sum()), int((gaps < 0).sum())
+    return float(scipy_stats.binomtest(above, above + below).pvalue) if above + below else 1.0
 
 
 def resampled_interval(values: Float[np.ndarray, "seeds simulators"]) -> Interval:

@@ -22,6 +22,7 @@ from scipy.stats import binomtest, linregress, t
 from scope_lite.envs import p4g
 from scope_lite.envs.nano import get_world
 from scope_lite.envs.nano.exact import ask_then_match, optimal_value, policy_value, repeat
+from scope_lite.experiments.claims import evaluate
 from scope_lite.experiments.contrasts import COMMON, MARGIN, UNSEEN, like_for_like
 from scope_lite.experiments.summaries import run_summaries
 from scope_lite.experiments.text_models.align import AGREES
@@ -210,6 +211,20 @@ class Tables:
 
     def partners(self, a: str, b: str) -> Interval:
         return paired_interval(*(self._common("cooperation", arm, TRAINED_WITH) for arm in (a, b)))
+
+    @cache  # noqa: B019
+    def _cell(self, claim: str, world: str) -> pd.Series:
+        """What decides a claim in a world."""
+        rows = evaluate(self.results).query("claim == @claim and world == @world and kind != 'context'")
+        return rows.iloc[0]
+
+    def contrast(self, claim: str, world: str) -> np.ndarray:
+        """Its mean and interval."""
+        return self._cell(claim, world)[["estimate", "low", "high"]].to_numpy(float)
+
+    def rescued(self, claim: str, world: str) -> np.ndarray:
+        """How many runs of its first and of its second arm are rescued, and of how many."""
+        return self._cell(claim, world)[["count_a", "count_b", "n_seeds"]].to_numpy(float)
 
     def anew(self, arm: str) -> float:
         return float(self._common("controls", arm, [f"sim-{letter}" for letter in "abcde"]).mean())

@@ -16,7 +16,7 @@ def last(name: str, results=RESULTS) -> pd.DataFrame:
 
 def test_the_page_is_what_the_tables_make_of_it():
     text = PAGE.read_text(encoding="utf-8")
-    assert fill(text) == text, f"python -m scope_lite.experiments.measured {PAGE.relative_to(HOME)}"
+    assert fill(text) == text, "run 'scope-lite results claims'"
     names = [span[1] for span in SPAN.findall(text)]
     assert {"estimators", "paper_persuasion", "paper_retail", "paper_airline", "recipes"} <= set(names)
     assert len(names) == len(set(names)) == text.count("<!-- measured:") == text.count("<!-- /measured -->")

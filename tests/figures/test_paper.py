@@ -13,8 +13,8 @@ from scope_lite.store.errors import ScopeError
 from scope_lite.store.paths import HOME, RESULTS
 from scope_lite.store.plain_yaml import flat
 
-READERS = {"paper.py", "gallery.py", "cotraining.py", "tables.py"}
-"""in figures/: what reads the numbers; the page and the tables that show them; the figure that has the same quantity"""
+READERS = {"paper.py", "gallery.py", "cotraining.py", "tables.py", "verdicts.py"}
+"""in figures/: what reads the numbers; page, tables and matrix that show them; the figure that has the same quantity"""
 TEXTS = {"Table 4", "Table 5", "Table 7", "Table 9", "4.1"}
 """places whose values are words"""
 K = ("Figure 17", "best pool size K")

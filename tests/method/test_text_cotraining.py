@@ -166,11 +166,12 @@ def test_a_simulator_that_never_spoke_is_left_out_and_harms_nobody(model):  # no
     assert all(torch.isfinite(t).all() for t in partner.learner.model.adapter_state().values())
 
 
+@pytest.mark.parametrize("present", [True, False])
 @pytest.mark.usefixtures("float32")
-def test_on_an_engine_every_entry_speaks_through_an_adapter_of_its_own_and_leaves_it(model, slow, scripted, tmp_path):  # noqa: F811
+def test_on_an_engine_every_entry_has_an_adapter_and_leaves_it(present, model, slow, scripted, tmp_path):  # noqa: F811
     scripted("Who are you?")
     text = {"rollout_engine": "vllm", "max_new_tokens": 3, "reply_tokens": 3}
-    pool = {"pool_size": 2, "cadence": 1, "sharpness": 2.0, "learning_rate": 1e-2}
+    pool = {"pool_size": 2, "cadence": 1, "sharpness": 2.0, "learning_rate": 1e-2, "present": present}
     config = config_of(model, "population", steps=3, eval_every=3, final_dialogues=1, text=text, simulator=pool)
     rows = rows_of(train(config, tmp_path))
     assert all(row["simulator/ratio_mean"] > 0 for row in rows[1:])
