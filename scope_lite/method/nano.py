@@ -18,10 +18,11 @@ from scope_lite.method.dialogue import Seat
 from scope_lite.method.panel_file import COLLAPSED_SHARPNESS, PanelMember, read_panel
 from scope_lite.method.sampling import Direct, SamplingRule, VerbalizedModel
 from scope_lite.method.scene import Scene, Split, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, RoutedSeat, WordSeat
+from scope_lite.method.seats import KnowsItsLaw, Reader, RoutedSeat, WordSeat
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
+from scope_lite.models.texts import Reads
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import model_folder
 
@@ -72,6 +73,9 @@ class WorldSeat:
             said = [world.spec.user_acts[r] for r in draw(self._distributions[-1], uniforms)]
         self.users.observe(self._acts, np.array([world.user_index[reply] for reply in said]))
         return said
+
+    def reads(self, kind: str) -> list[Reads]:
+        return self.speaker.reads(kind) if kind != "outcome" and isinstance(self.speaker, Reader) else []
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         own = self._distributions

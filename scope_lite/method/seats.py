@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -22,6 +21,7 @@ from scope_lite.models.gate import Said, heard
 from scope_lite.models.hf import RowSession, SeatModel
 from scope_lite.models.records import Transcript
 from scope_lite.models.rng import RowKeys
+from scope_lite.models.texts import Reads, Text, hidden_of, read_texts
 
 
 @runtime_checkable
@@ -31,6 +31,13 @@ class KnowsItsLaw(Protocol):
     def distributions(self) -> list[Float[np.ndarray, "b n"]]: ...
 
 
+@runtime_checkable
+class Reader(Protocol):
+    """A seat whose words come from models, which can read together with those of other seats."""
+
+    def reads(self, kind: str) -> list[Reads]: ...  # what there is to read before a message of this kind
+
+
 def failures_of(seat: Seat) -> Counter[str]:
     """What a seat said that could not be used, by reason; nothing where it has no ``failures``."""
     found: Counter[str] | None = getattr(seat, "failures", None)
@@ -38,21 +45,6 @@ def failures_of(seat: Seat) -> Counter[str]:
 
 
 Word = TypeVar("Word", bound=Hashable)
-
-
-@dataclass
-class Text:
-    """What some rows of a seat have in common."""
-
-    system: str
-    transcript: Transcript = field(default_factory=Transcript)
-    place: int = 0
-    """the row of the model's session that has read it, or what it began with"""
-    fed: int = 0
-    """how many ids of the transcript the model has read"""
-
-    def copy(self) -> Text:
-        return Text(self.system, self.transcript.copy(), self.place, self.fed)
 
 
 class ModelSeat:
@@ -151,7 +143,7 @@ class WordSeat:
         texts: dict[str, int] = {}
         self._text = [texts.setdefault(system, len(texts)) for system in systems]  # of each row
         self._texts = [Text(system) for system in texts]
-        self._session = model.session(len(texts))
+        self._speaker = model.speaker()
         self._distributions: list[Float[np.ndarray, "b n"]] = []
 
     @property
@@ -163,26 +155,28 @@ class WordSeat:
         """Take up copies of these transcripts, one a row, where they end; the model reads them before it speaks."""
         systems = [self._texts[text].system for text in self._text]
         self._texts = [Text(system, copy.deepcopy(t)) for system, t in zip(systems, transcripts, strict=True)]
-        self._text, self._session = list(range(len(systems))), self.model.session(len(systems))
+        self._text = list(range(len(systems)))
+
+    def reads(self, kind: str) -> list[Reads]:
+        """What its model has to read before a message of this kind."""
+        for text in self._texts:
+            if not text.transcript.ids:
+                text.transcript.read(self.model.format.opening(text.system, None))
+        return [(self._speaker, self._texts)]
 
     def hear(self, messages: Sequence[str | None]) -> None:
         """A row whose message is None hears nothing."""
-        for text, message in self._part(messages):
+        for text, (_, message) in self._part(messages):
             if message is not None:
                 text.transcript.read(self.model.format.heard(text.transcript, text.system, message))
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
         """One word from each of ``rows``, by default from all."""
-        for text in self._texts:
-            if not text.transcript.ids:
-                text.transcript.read(self.model.format.opening(text.system, None))
-        self._session.select([text.place for text in self._texts])
-        self._session.append([text.transcript.ids[text.fed :] for text in self._texts])
-        for place, text in enumerate(self._texts):
-            text.place, text.fed = place, len(text.transcript.ids)
+        read_texts(self.reads(kind))
         speaking = np.arange(len(self._text)) if rows is None else rows
         choice, ids = self.model.choice_index[kind], self.model.choice_ids[kind]
-        by_text = self._session.next_probabilities(choice, self.rule.sharpness)[:, ids]
+        hidden = hidden_of(self._texts)
+        by_text = self.model.probabilities(self._speaker.model, hidden, choice, self.rule.sharpness)[:, ids]
         probabilities = by_text[np.array(self._text)[speaking]]
         index, distribution = self.rule(probabilities, self.keys[speaking], turn, self.seat, 0)
         self._distributions.append(distribution)
@@ -190,20 +184,26 @@ class WordSeat:
         for row, word in zip(speaking.tolist(), index.tolist(), strict=True):
             words[row] = word
         logprobs = np.log(np.maximum(by_text, 1e-300))
-        for text, word in self._part(words):
+        for text, (before, word) in self._part(words):
             if word is not None:
-                text.transcript.write(int(ids[word]), float(logprobs[text.place, word]), choice)
+                text.transcript.write(int(ids[word]), float(logprobs[before, word]), choice)
         return [self.model.decode((int(ids[word]),)) for word in index]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         return self._distributions
 
-    def _part(self, words: Sequence[Word]) -> list[tuple[Text, Word]]:
-        """Rows of one text whose words are not the same part ways: the texts from now on, and each one's word."""
+    def _part(self, words: Sequence[Word]) -> list[tuple[Text, tuple[int, Word]]]:
+        """Rows of one text whose words are not the same part ways: the texts from now on, each with the number of the
+        text that it was and its word."""
         texts: dict[tuple[int, Word], int] = {}
         self._text = [texts.setdefault(pair, len(texts)) for pair in zip(self._text, words, strict=True)]
-        self._texts = [self._texts[text].copy() for text, _ in texts]
-        return [(text, word) for text, (_, word) in zip(self._texts, texts, strict=True)]
+        # the last to go on from a text needs no copy
+        last = {text: number for number, (text, _) in enumerate(texts)}
+        self._texts = [
+            self._texts[text] if last[text] == number else self._texts[text].copy()
+            for number, (text, _) in enumerate(texts)
+        ]
+        return list(zip(self._texts, texts, strict=True))
 
 
 def newest_said(model: SeatModel, transcript: Transcript, tokens: int) -> Said:
@@ -260,6 +260,9 @@ class RoutedSeat:
     def failures(self) -> Counter[str]:
         return sum((failures_of(seat) for _, seat in self.parts), Counter())
 
+    def reads(self, kind: str) -> list[Reads]:
+        return [one for _, seat in self.parts if isinstance(seat, Reader) for one in seat.reads(kind)]
+
     def hear(self, messages: Sequence[str | None]) -> None:
         for rows, seat in self.parts:
             seat.hear([messages[i] for i in rows])
@@ -267,12 +270,13 @@ class RoutedSeat:
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str | Unsaid]:
         """One message from each of ``rows``, in their order; by default from all."""
         wanted = np.arange(self.rows) if rows is None else rows
+        read_texts(self.reads(kind))
         said: dict[int, str | Unsaid] = {}
         for own, seat in self.parts:
-            within = np.flatnonzero(np.isin(own, wanted))
-            if len(within):
-                part = seat.speak(turn, kind, None if rows is None else within)
-                said |= zip(own[within].tolist(), part, strict=True)
+            within = None if rows is None else np.flatnonzero(np.isin(own, rows))
+            if within is None or len(within):
+                part = seat.speak(turn, kind, within)
+                said |= zip((own if within is None else own[within]).tolist(), part, strict=True)
         return [said[i] for i in wanted.tolist()]
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:

@@ -7,7 +7,6 @@ is ever switched. A ``Session`` is all that sampling needs: what a batch of dial
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +24,12 @@ from scope_lite.models.folders import read_model, require_computing
 from scope_lite.models.records import TokenBatch
 from scope_lite.models.rows import RowCache, row_attention
 from scope_lite.models.shared_prefix import has_sliding_window
+from scope_lite.models.stack import share_weights
+from scope_lite.models.texts import Speaker
 from scope_lite.store.errors import ScopeError
 
 if TYPE_CHECKING:
     from peft import PeftModel
-    from peft.tuners.lora import LoraLayer
 
 
 def load_base(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -43,11 +43,6 @@ def load_base(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     model, tokenizer = read_model(folder, torch.float32, attn_implementation="sdpa")
     require_computing(model, folder)
     return model.requires_grad_(False), tokenizer
-
-
-def share_weights(model: PreTrainedModel) -> PreTrainedModel:
-    """A second module tree over the very same parameter tensors."""
-    return copy.deepcopy(model, memo={id(t): t for t in (*model.parameters(), *model.buffers())})
 
 
 class SeatModel:
@@ -70,8 +65,9 @@ class SeatModel:
         self.sharpness, self.act_sharpness = sharpness, act_sharpness
         self.format = ChatFormat(tokenizer)
         self.peft: PeftModel | None = None
+        self._past: dict[str, Tensor] = {}
         self._merged: PreTrainedModel | None = None
-        self._adapted: list[tuple[torch.nn.Module, LoraLayer]] = []
+        self._adapted: list[tuple[torch.nn.Module, Tensor, Tensor, Tensor, float]] = []
         self._words: dict[tuple[int, ...], str] = {}
         self.device = model.device
         self.stop_ids = stop_ids(model, tokenizer)
@@ -104,11 +100,23 @@ class SeatModel:
     def snapshot(self, adapter: Mapping[str, Tensor]) -> SeatModel:
         """A past self: this seat's base with an adapter as it was (``adapter_state``), frozen."""
         past, shape = self.reference(), self.trained.peft_config[self.adapter]
+        if self.choices:  # a tiny model, whose weights are soon copied
+            return past._become(self, adapter)
         past._attach(shape.r, shape.lora_alpha, seed=0)
         past.load_adapter_state(adapter)
         for parameter in past.trainable():
             parameter.requires_grad_(False)
         return past
+
+    @torch.no_grad()
+    def _become(self, seat: SeatModel, adapter: Mapping[str, Tensor]) -> SeatModel:
+        """Hold the weights of ``seat`` with this adapter in them, which is kept to be saved."""
+        self.model, self._past = share_weights(self.base), {name: t.clone() for name, t in adapter.items()}
+        for name, layer in lora_layers(seat.model):
+            a, b = (self._past[f"base_model.model.{name}.lora_{factor}.weight"] for factor in "AB")
+            weight = torch.addmm(layer.get_base_layer().weight, b, a, alpha=layer.scaling[seat.adapter])
+            self.model.get_submodule(name).weight = torch.nn.Parameter(weight, requires_grad=False)
+        return self
 
     def release(self) -> None:
         """Give back what a snapshot holds outside itself; here nothing."""
@@ -124,6 +132,8 @@ class SeatModel:
 
     def adapter_state(self) -> dict[str, Tensor]:
         """The adapter's tensors by name, copies on the CPU."""
+        if self._past:
+            return {name: t.clone() for name, t in self._past.items()}
         return {name: t.detach().cpu().clone() for name, t in state_of(self.trained, self.adapter).items()}
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
@@ -145,6 +155,15 @@ class SeatModel:
         raw = self.model.lm_head(hidden).float()
         scale, bias = self.choice_scale[choice].to(self.device), self.choice_bias[choice].to(self.device)
         return raw * scale[:, None] + bias
+
+    @torch.no_grad()
+    def probabilities(
+        self, model: PreTrainedModel, hidden: Float[Tensor, "n d"], choice: int, sharpness: float | None = None
+    ) -> Float[np.ndarray, "n v"]:
+        """Distribution of the next token, in float64, by the head of ``model``; None: at this seat's own sharpness."""
+        raw = model.lm_head(hidden).float()
+        scale = float(self.choice_scale[choice]) if sharpness is None else sharpness
+        return (raw * scale + self.choice_bias[choice].to(raw.device)).double().softmax(-1).cpu().numpy()
 
     def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
         """Log probability of every generated token, and the full log distribution it came from (nats).
@@ -180,12 +199,17 @@ class SeatModel:
         if self._merged is None:
             self._merged, self._adapted = share_weights(self.base), []
             for name, layer in lora_layers(self.model):
-                self._adapted.append((self._merged.get_submodule(name), layer))
-                del self._adapted[-1][0]._parameters["weight"]
-        for module, layer in self._adapted:
-            a, b = layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
-            module.weight = torch.addmm(layer.get_base_layer().weight, b, a, alpha=layer.scaling[self.adapter])
+                module, base = self._merged.get_submodule(name), layer.get_base_layer().weight
+                factors = layer.lora_B[self.adapter].weight, layer.lora_A[self.adapter].weight
+                self._adapted.append((module, base, *factors, layer.scaling[self.adapter]))
+                del module._parameters["weight"]
+        for module, base, b, a, scale in self._adapted:
+            module.weight = torch.addmm(base, b, a, alpha=scale)
         return self._merged
+
+    def speaker(self) -> Speaker:
+        """This seat as it is now, for one whose messages are single words (``texts``)."""
+        return Speaker(self.speaking_model(), self.base)
 
     def session(self, rows: int) -> Session:
         """A batch of dialogues in this seat; in free text one for long histories and large vocabularies."""
@@ -220,14 +244,6 @@ class Session:
         self.hidden: Float[Tensor, "b d"] = torch.empty(rows, 0)
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         """all that each row has read, where nothing else keeps it"""
-
-    def select(self, rows: list[int]) -> None:
-        """Go on with these rows, each as often as it is named."""
-        index = torch.tensor(rows, device=self.seat.device)
-        if self.cache is not None:
-            self.cache.batch_select_indices(index)
-        self.attention, self.hidden = self.attention[index.cpu()], self.hidden[index.to(self.hidden.device)]
-        self._ids = [self._ids[row] for row in rows]
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:
@@ -265,9 +281,7 @@ class Session:
     ) -> Float[np.ndarray, "r v"]:
         """Distribution of the next token of each of ``rows`` (by default all), in float64."""
         hidden = self.hidden if rows is None or len(rows) == len(self.hidden) else self.hidden[torch.from_numpy(rows)]
-        raw = self.model.lm_head(hidden).float()
-        scale = float(self.seat.choice_scale[choice]) if sharpness is None else sharpness
-        return (raw * scale + self.seat.choice_bias[choice].to(raw.device)).double().softmax(-1).cpu().numpy()
+        return self.seat.probabilities(self.model, hidden, choice, sharpness)
 
 
 class RowSession(Session):

@@ -8,6 +8,7 @@ time, and a resumed run continues exactly, with no generator state to save.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -47,6 +48,14 @@ class RowKeys:
     def __getitem__(self, rows: np.ndarray) -> RowKeys:
         return RowKeys(self.run, self.step, self.group[rows], self.member[rows])
 
+    @cached_property
+    def _rows(self) -> np.ndarray:
+        """What the numbers of each row begin with."""
+        state = np.zeros(len(self.group), dtype=np.uint64)
+        for part in (self.run, self.step, self.group, self.member):
+            state = mix(state ^ np.asarray(part, dtype=np.int64).astype(np.uint64))
+        return state
+
     def by_group(self) -> RowKeys:
         """The same rows without their place in the group: what is drawn from these is one for the whole group."""
         return RowKeys(self.run, self.step, self.group, np.zeros_like(self.member))
@@ -61,8 +70,8 @@ class RowKeys:
 
     def uniforms(self, turn: int, seat: str, token: int = 0, n: int = 1) -> Float[np.ndarray, "b n"]:
         """``n`` uniform numbers in [0, 1) for each row at this turn, seat and token."""
-        state = np.zeros(len(self.group), dtype=np.uint64)
-        for part in (self.run, self.step, self.group, self.member, turn, SEATS[seat], token):
-            state = mix(state ^ np.asarray(part, dtype=np.int64).astype(np.uint64))
+        state = self._rows
+        for part in (turn, SEATS[seat], token):
+            state = mix(state ^ np.uint64(part))
         draws = mix(state[:, None] ^ np.arange(n, dtype=np.uint64)[None, :])
         return (draws >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -179,7 +179,7 @@ def test_logits_cost_the_counted_bytes_at_trained_tokens_and_nothing_elsewhere(e
     config.vocab_size = vocabulary
     seat = SeatModel.__new__(SeatModel)
     seat.model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).requires_grad_(False)
-    seat.choice_bias, seat.choice_scale = torch.zeros(1, vocabulary), torch.ones(1)
+    seat.choices, seat.choice_bias, seat.choice_scale = {}, torch.zeros(1, vocabulary), torch.ones(1)
     seat.device = torch.device("cpu")
     seat.add_adapter(RANK, alpha=8, seed=0)
     said = Transcript()

@@ -319,10 +319,11 @@ def test_a_redundant_snapshot_leaves_the_draw_and_a_distinct_one_stays(library):
     for step in (1, 2, 3):
         partner.learn(step, rollouts, KEYS)
     assert partner.pool.odds().tolist() == [0, 0, 0, 1]  # it hardly moved: all say the same
-    other = partner.pool.snapshots[1]
-    for name, parameter in other.model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(1))
+    noise = torch.Generator().manual_seed(1)
+    moved = {
+        n: t + 0.3 * torch.randn(t.shape, generator=noise) for n, t in partner.learner.model.adapter_state().items()
+    }
+    partner.pool.snapshots[1] = partner.learner.model.snapshot(moved)
     partner.learn(4, rollouts, KEYS)  # the oldest leaves, the odd one is now the first
     assert partner.pool.odds().tolist() == [0.5, 0, 0, 0.5]
 

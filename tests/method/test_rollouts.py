@@ -17,6 +17,7 @@ from scope_lite.method.seats import ModelSeat, RoutedSeat, WordSeat
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.records import Transcript, collate
 from scope_lite.models.rng import RowKeys
+from scope_lite.models.stack import tree_of
 from scope_lite.store.errors import ScopeError
 
 WORLD = get_world("persuasion")
@@ -88,11 +89,9 @@ def test_rows_with_the_same_words_are_read_once_and_say_what_each_alone_would(po
     plain = ModelSeat(policy, keys, "policy", systems, rule)
     shared = WordSeat(policy, keys, "policy", systems, rule)
     expected, rows = say(plain, "no", "yes"), []
-    read = policy.read
-    monkeypatch.setattr(
-        policy, "read", lambda model, ids, **options: rows.append(len(ids)) or read(model, ids, **options)
-    )
+    hook = policy.merged().model.embed_tokens.register_forward_hook(lambda module, ids, out: rows.append(len(out)))
     assert say(shared, "no", "yes") == expected
+    hook.remove()
     assert rows[0] == 2 and rows[1] < len(keys)
     for ours, theirs in zip(shared.transcripts, plain.transcripts, strict=True):
         assert (ours.ids, ours.generated, ours.choices) == (theirs.ids, theirs.generated, theirs.choices)
@@ -102,6 +101,29 @@ def test_rows_with_the_same_words_are_read_once_and_say_what_each_alone_would(po
     taken_up = WordSeat(policy, keys, "policy", systems, rule)
     taken_up.resume(shared.transcripts)
     assert taken_up.speak(3, "act") == shared.speak(3, "act")
+
+
+def test_models_that_read_together_say_what_each_would_alone(library, policy):
+    """Other bases, an adapter, one model twice, and one of another kind, which reads apart."""
+    names = ("sim-b", "sim-c", "sim-b", "qwen3-small")
+    models = [policy, *(library.seat_model(name, 4.0) for name in names)]
+    keys = RowKeys.grid(0, 1, 5, 8)
+    rows = [np.arange(40)[i::5] for i in range(5)]
+    seats = {
+        kind: RoutedSeat(
+            [(r, kind(m, keys[r], "policy", ["agent"] * len(r))) for m, r in zip(models, rows, strict=True)]
+        )
+        for kind in (ModelSeat, WordSeat)
+    }
+    passes = []
+    tree = tree_of(policy.base)
+    hook = tree.register_forward_hook(lambda *read: passes.append(1))
+    assert say(seats[WordSeat], "no", "yes") == say(seats[ModelSeat], "no", "yes")
+    hook.remove()
+    assert len(passes) <= 6  # for the rows that hear nothing their own
+    for ours, theirs in zip(seats[WordSeat].transcripts, seats[ModelSeat].transcripts, strict=True):
+        assert ours.ids == theirs.ids
+        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
 
 
 def test_ids_trained_are_ids_sampled(policy, rollouts):
