@@ -187,7 +187,7 @@ class LearningPartner(Partner):
             return [True] * (n - 1)
         distance, tokens = torch.zeros(n, n), 0
         for batch in self.learner.batches(transcripts):
-            replies = [model.token_logprobs(batch)[1].exp() for model in entries]
+            replies = [model.log_distributions(batch).exp() for model in entries]
             tokens += len(batch.row)
             for i, j in combinations(range(n), 2):
                 distance[i, j] += ((replies[i] - replies[j]).abs().sum(-1) / 2).sum().item()

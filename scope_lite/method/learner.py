@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scope_lite.method.config import RunConfig
 from scope_lite.method.grpo import clipped_loss, sampling_ratios
-from scope_lite.models.hf import SeatModel, entropy
+from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Rollout, TokenBatch, Transcript, collate
 
 METRICS = ("loss", "entropy", "kl", "clip_ratio", "grad_norm", "ratio_mean", "sampling/logp_difference")
@@ -83,14 +83,13 @@ class Learner:
 
     def _backward(self, part: Part, share: float, behaviour: Behaviour) -> dict[str, float]:
         """Add this part's share of the gradient; what was measured on it."""
-        logprobs, log_all = self.model.token_logprobs(part.batch)
+        logprobs, entropies = self.model.token_logprobs(part.batch)
         sampled, now = part.batch.sampled_logprobs, logprobs.detach()
         if part.old is None:  # the first pass is the measurement too, which saves one
             part.old = sampled if behaviour == "sampled" else now
             gap = (now - sampled).abs().mean().item() if len(now) else 0.0
-            spread = entropy(log_all.detach()).mean().item() if len(now) else 0.0
+            spread = entropies.mean().item() if len(now) else 0.0
             part.told = {"entropy": spread, "sampling/logp_difference": gap, **sampling_ratios(now, sampled)}
-        del log_all  # as large as the tokens times the vocabulary
         clip, kl = self.config.clip_range, self.config.kl_coef
         result = clipped_loss(logprobs, part.old, part.advantages, part.batch.row, clip, kl, part.reference)
         (result.loss * share).backward()

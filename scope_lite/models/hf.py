@@ -22,8 +22,12 @@ from scope_lite.models.adapters import add_lora, lora_layers, set_state, state_o
 from scope_lite.models.chat import ChatFormat, stop_ids
 from scope_lite.models.draw import draw
 from scope_lite.models.folders import read_model, require_computing
+from scope_lite.models.low_rank import fuse
+from scope_lite.models.packed import NAME as PACKED
+from scope_lite.models.packed import Packing
 from scope_lite.models.records import TokenBatch
 from scope_lite.models.rows import RowCache, row_attention
+from scope_lite.models.scores import TokenScores
 from scope_lite.models.shared_prefix import has_sliding_window
 from scope_lite.store.errors import ScopeError
 
@@ -93,6 +97,8 @@ class SeatModel:
     def _attach(self, rank: int, alpha: int, seed: int) -> None:
         head = not self.model.config.tie_word_embeddings
         self.peft = add_lora(share_weights(self.model), rank, alpha, seed, head)
+        if not self.choices:
+            fuse(self.peft)
         self.model = self.peft.get_base_model()
 
     def reference(self) -> SeatModel:
@@ -144,24 +150,51 @@ class SeatModel:
         scale, bias = self.choice_scale[choice].to(self.device), self.choice_bias[choice].to(self.device)
         return raw * scale[:, None] + bias
 
-    def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, "n v"]]:
-        """Log probability of every generated token, and the full log distribution it came from (nats).
+    def token_logprobs(self, batch: TokenBatch) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"]]:
+        """Log probability of every generated token, and the entropy of the distribution it came from, without gradient
+        (nats).
 
         The head runs only where a token is trained: nothing else is ever a logit. What a GPU computed comes to the CPU
-        token by token, where the loss is; the distributions stay where they are.
+        token by token, where the loss is.
         """
-        log_all = self.logits(self.hidden_before(batch), batch.choice).log_softmax(-1)
-        return log_all.gather(-1, batch.targets.to(self.device)[:, None])[:, 0].cpu(), log_all
+        head, targets = self.model.lm_head, batch.targets.to(self.device)
+        if self.packs and type(head) is torch.nn.Linear and head.bias is None:
+            found = TokenScores.apply(self.hidden_before(batch), head.weight, targets, self.temperature)
+        else:
+            log_all = self.log_distributions(batch)
+            found = log_all.gather(-1, targets[:, None])[:, 0], entropy(log_all.detach())
+        return found[0].cpu(), found[1].cpu()
+
+    def log_distributions(self, batch: TokenBatch) -> Float[Tensor, "n v"]:
+        """The whole distribution that every generated token came from, in nats."""
+        return self.logits(self.hidden_before(batch), batch.choice).log_softmax(-1)
 
     def hidden_before(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """The hidden state that predicts each generated token. Rows with the same tokens are read once.
+        """The hidden state that predicts each generated token."""
+        if self.packs:
+            return self._packed(batch)
+        mask = None if batch.attention.all() else batch.attention.long().to(self.device)
+        hidden = self.read(self.model, batch.ids, attention_mask=mask, use_cache=False)
+        return hidden[batch.row.to(self.device), batch.column.to(self.device) - 1]
 
-        There is no mask: what stands behind a token, padding too, changes nothing in a causal model.
-        """
-        texts, text = batch.ids.unique(dim=0, return_inverse=True)
-        # a tiny model's time is the number of its products; a larger one's their size, which the sum would add to
-        hidden = self.read(self.merged() if self.choices else self.model, texts, use_cache=False)
-        return hidden[text[batch.row].to(self.device), batch.column.to(self.device) - 1]
+    def _packed(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
+        """The same, with the rows read in one."""
+        packing = Packing.of(batch)
+        with row_attention(self.model, PACKED):
+            hidden = self.read(
+                self.model,
+                packing.lay(batch.ids),
+                position_ids=packing.positions().to(self.device),
+                attention_mask=packing.unseen(self.model.dtype).to(self.device),
+                packing=packing,
+                use_cache=False,
+            )
+        return hidden[0, packing.place(batch.row, batch.column - 1).to(self.device)]
+
+    @property
+    def packs(self) -> bool:
+        """Whether this model may read the rows of a batch in one, and whether that is worth while: in free text."""
+        return not self.choices and not has_sliding_window(self.model)
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
@@ -187,8 +220,7 @@ class SeatModel:
 
     def session(self, rows: int) -> Session:
         """A batch of dialogues in this seat; in free text one for long histories and large vocabularies."""
-        free = not self.choices and not has_sliding_window(self.model)
-        return RowSession(self, rows) if free else Session(self, rows)
+        return RowSession(self, rows) if self.packs else Session(self, rows)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """The words of one sampled message."""
@@ -273,7 +305,7 @@ class RowSession(Session):
 
     def __init__(self, seat: SeatModel, rows: int):
         super().__init__(seat, rows)
-        self.rows = RowCache(rows, seat.device)
+        self.rows = RowCache(rows, seat.device, self.model.dtype)
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:

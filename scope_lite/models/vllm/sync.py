@@ -230,4 +230,4 @@ def next_logprobs(model: SeatModel, prompts: list[list[int]]) -> Float[Tensor, "
             transcripts[-1].read(prompt[read:end])
             transcripts[-1].write(prompt[end] if end < len(prompt) else 0, 0.0, 0)  # whatever follows: the place counts
             read = end + 1
-    return model.token_logprobs(collate(transcripts, pad=0))[1].cpu()
+    return model.log_distributions(collate(transcripts, pad=0)).cpu()
