@@ -3,7 +3,8 @@
 Exit codes: 0 done, 1 something broke (a bug with its traceback, or a notebook that failed), 2 a mistake in what was
 asked for (one line, no traceback), 130 stopped with Ctrl-C. Whatever is heavy is imported by the command that needs
 it, so that ``--help`` answers at once. A group of commands has a file: ``notebooks`` (run, figures),
-``runs`` (run folders), ``shipped`` (what makes the shipped tables and models), ``machine`` (doctor).
+``runs`` (run folders), ``models`` (real models by name), ``shipped`` (what makes the shipped tables and models),
+``machine`` (doctor).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from scope_lite.cli.base import OneLineErrors, group
 from scope_lite.cli.chat import chat
 from scope_lite.cli.gpu_check import gpu_check
 from scope_lite.cli.machine import doctor
+from scope_lite.cli.models import models_app
 from scope_lite.cli.notebooks import figures, run
 from scope_lite.cli.plan import plan
 from scope_lite.cli.runs import runs_app
@@ -29,6 +31,7 @@ for command in (run, figures, train, chat, doctor, plan, gpu_check):
     app.command()(command)
 for name, commands in (
     ("runs", runs_app),
+    ("models", models_app),
     ("nano", nano_app),
     ("results", results_app),
     ("simulator", simulator_app),

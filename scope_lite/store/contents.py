@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from scope_lite.store.paths import CONVERSION_NOTE, WORLDS_VARIABLE, adapter_folder, expanded, paths_in
+from scope_lite.store.paths import CONVERSION_NOTE, WORLDS_VARIABLE, paths_in
 from scope_lite.store.plain_yaml import read_yaml
-
-EMBEDDED = "smollm2"
-"""the text model that comes in a wheel"""
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
@@ -34,15 +31,6 @@ def panel_models(panel: Path) -> list[str]:
     entries = read_yaml(panel)
     named = [entry.get("model") for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     return [model for model in named if isinstance(model, str)]
-
-
-def text_content(model: str) -> list[str]:
-    """What tells one text model from another: the content of each folder that it names, else the name."""
-    parts = [model] if model and expanded(model).is_dir() else model.split("+", 1)
-    folders = [expanded(parts[0]), *(adapter_folder(part) for part in parts[1:])]
-    # a folder that happens to be called as an embedded model is not what is loaded
-    is_folder = [p not in ("", EMBEDDED) and f.is_dir() for p, f in zip(parts, folders, strict=True)]
-    return [folder_fingerprint(f) if yes else p for p, f, yes in zip(parts, folders, is_folder, strict=True)]
 
 
 def own_files() -> list[str | None]:

@@ -8,6 +8,7 @@ with σ = 0 contributes nothing at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,37 @@ def two_strategy_log_odds(
     x = [start]
     for _ in range(steps):
         x.append(x[-1] + lr * pull(1 / (1 + np.exp(-x[-1]))))
+    return np.array(x)
+
+
+CURRICULUM_WIDTH = 0.02
+"""of the paper's curriculum reward, exp(−(σ² − .25)² / .02) of a group (Table 9)"""
+
+
+def _curriculum_slope(p: float, group_size: int) -> float:
+    """d/dp of the expected curriculum reward of a group of 0/1 rewards with success probability p."""
+    share = np.arange(group_size + 1) / group_size
+    paid = np.exp(-((share * (1 - share) - 0.25) ** 2) / CURRICULUM_WIDTH)
+    return float(group_size * binom.pmf(np.arange(group_size), group_size - 1, p) @ np.diff(paid))
+
+
+TARGET_REWARDS: dict[str, Callable[[float], float]] = {
+    "adversarial": lambda p: -1.0,
+    "cooperative": lambda p: 1.0,
+    "curriculum": lambda p: _curriculum_slope(p, 8),
+}
+"""What one more success in a group (of 8, for the curriculum) is worth to a simulator that is paid so."""
+
+
+def target_log_odds(start: float, steps: int, eta: float, reward: str) -> Float[Array, "{steps}+1"]:
+    """Log-odds that a simulator lets a fixed policy succeed, by its own KL-regularised steps (Remark B.10).
+
+    Adversarial and cooperative rewards drive it to refuse all and to grant all, at the constant rate of Prop. 3.4; the
+    curriculum to even odds, where the reward's variance p(1 − p) is largest.
+    """
+    x = [start]
+    for _ in range(steps):
+        x.append(x[-1] + eta * TARGET_REWARDS[reward](1 / (1 + np.exp(-x[-1]))))
     return np.array(x)
 
 

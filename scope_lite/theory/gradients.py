@@ -1,14 +1,15 @@
-"""Theorem 3.2 and Proposition 3.7: how far a policy gradient moves when the simulator is replaced.
+"""Theorem 3.2, Propositions 3.7 and B.8: how far a policy gradient moves when the simulator is replaced.
 
-Both say: the gradients against two simulators differ by at most ``B · R_max · TV``, where TV is the total variation
-between their dialogues; in the theorem the second simulator is the first one's mode user. The paper has a factor 2 that
-centring the reward at R_max/2 removes; constant 1 is reached.
+The gradients against two simulators differ by at most ``B · R_max · TV``, where TV is the total variation between their
+dialogues; in the theorem the second one is the first one's mode user. The paper has a factor 2 that centring the reward
+at R_max/2 removes; constant 1 is reached. B.8 has a pool, one simulator drawn for each dialogue, against the mean of
+their mode users.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -16,8 +17,16 @@ from torch import Tensor
 
 from scope_lite.theory import instances as make
 from scope_lite.theory import quantities as q
-from scope_lite.theory.inequality import Inequality, Mutation, Side, one, scaled
-from scope_lite.theory.process import Levels, Process, mode_replies, return_gradient, trajectory_probs
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, Side, normal, one, scaled
+from scope_lite.theory.process import (
+    Levels,
+    Process,
+    mode_replies,
+    policy,
+    reach_probs,
+    return_gradient,
+    trajectory_probs,
+)
 
 Pair = tuple[Process, Levels]
 """a process, and the simulator that replaces its own"""
@@ -52,7 +61,7 @@ def bound_accumulated(
     return size * process.reward_max * accumulated_distance(process, other)
 
 
-def bound_source(process: Process, other: Levels) -> Float[Tensor, "batch"]:
+def bound_paper(process: Process, other: Levels) -> Float[Tensor, "batch"]:
     """The paper's right side: ``2 B R_max η̄_H`` under the first rollout."""
     distances = q.accumulate(process, q.reply_distances(process.replies, other))
     return 2.0 * q.score_sup(process, other) * process.reward_max * distances
@@ -90,7 +99,7 @@ THEOREM_3_2 = Inequality(
     sample=make.sample_raw,
     build=make.build_process,
     left=with_mode(gradient_gap),
-    source=with_mode(bound_source),
+    paper=with_mode(bound_paper),
     sharp=with_mode(bound),
     tight=_one_bit,
     tight_text="one user bit, score ±B, R = 1 iff the act fits the bit",
@@ -112,7 +121,7 @@ PROPOSITION_3_7 = Inequality(
     sample=make.sample_raw,
     build=make.build_pair,
     left=lambda pair: gradient_gap(*pair),
-    source=lambda pair: bound_source(*pair),
+    paper=lambda pair: bound_paper(*pair),
     sharp=lambda pair: bound(*pair),
     tight=_one_bit_pair,
     tight_text="the same bit, told with probabilities η apart",
@@ -123,5 +132,89 @@ PROPOSITION_3_7 = Inequality(
             lambda pair: q.score_sup(pair[0]) * rollout_distance(*pair),
             _rare_mode_first,
         ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A policy's process with the first of its simulators, all simulators, and the odds that each plays a dialogue."""
+
+    process: Process
+    simulators: tuple[Levels, ...]
+    weights: Float[Tensor, "batch simulators"]
+
+    def mean(self, of: Callable[[Levels], Tensor]) -> Tensor:
+        """Σ_k w_k of a quantity of each simulator."""
+        parts = torch.stack([of(simulator) for simulator in self.simulators], 1)
+        return (self.weights.reshape(*self.weights.shape, *[1] * (parts.dim() - 2)) * parts).sum(1)
+
+
+def mixed_replies(pool: Pool) -> Levels:
+    """The one simulator that a pool drawn once a dialogue amounts to: its members, by their odds given the history.
+
+    Not Σ_k w_k φ_k at every turn: what was said tells who speaks. Histories that nobody reaches get the plain mixture.
+    """
+    reaches = [reach_probs(policy(pool.process), simulator)[:-1] for simulator in pool.simulators]
+    mixed = []
+    for reach, replies in zip(zip(*reaches, strict=True), zip(*pool.simulators, strict=True), strict=True):
+        joint = torch.stack(reach, 1) * pool.weights[..., None]
+        odds = torch.where(joint.sum(1, keepdim=True) > 0, joint, pool.weights[..., None])
+        odds = odds / odds.sum(1, keepdim=True)
+        mixed.append((odds[..., None, None] * torch.stack(replies, 1)).sum(1))
+    return tuple(mixed)
+
+
+def pool_gap(pool: Pool) -> Float[Tensor, "batch"]:
+    """‖∇J(pool) − Σ_k w_k ∇J(mode user of k)‖₂ (Eq. 19)."""
+    to_modes = pool.mean(lambda simulator: return_gradient(pool.process, mode_replies(simulator)))
+    return (return_gradient(pool.process, mixed_replies(pool)) - to_modes).norm(dim=-1)
+
+
+def _pool_bound(distance: Callable[[Process], Tensor], factor: float = 1.0) -> Side:
+    def side(pool: Pool) -> Tensor:
+        others = [levels for simulator in pool.simulators for levels in (simulator, mode_replies(simulator))]
+        mean = pool.mean(lambda simulator: distance(replace(pool.process, replies=simulator)))
+        return factor * q.score_sup(pool.process, *others) * pool.process.reward_max * mean
+
+    return side
+
+
+def _mixture_collapse(pool: Pool) -> Tensor:
+    """Gap to the mode user of the mixture, as if it were the mean of the members' mode users."""
+    return gradient_gap(replace(pool.process, replies=mixed_replies(pool)), mode_replies(mixed_replies(pool)))
+
+
+def _sample_pools(generator: torch.Generator, n: int) -> Raw:
+    return make.sample_raw(generator, n) | {"weights": normal(generator, n, 2)}
+
+
+def _build_pool(raw: Raw) -> Pool:
+    process, other = make.build_pair({name: part for name, part in raw.items() if name != "weights"})
+    return Pool(process, (process.replies, other), torch.softmax(raw["weights"], -1))
+
+
+def bits(*epsilon: float) -> Pool:
+    """Simulators of one bit that deviate with these probabilities (above ½: of the opposite mode), equal odds."""
+    simulators = tuple(make.one_bit(one(e)).replies for e in epsilon)
+    return Pool(make.one_bit(one(epsilon[0])), simulators, one([1 / len(epsilon)] * len(epsilon)))
+
+
+pool_bound = _pool_bound(with_mode(rollout_distance))
+"""``B R_max Σ_k w_k TV_k``."""
+
+PROPOSITION_B_8 = Inequality(
+    key="prop-b.8",
+    title="Prop B.8 gradient against a pool",
+    sample=_sample_pools,
+    build=_build_pool,
+    left=pool_gap,
+    paper=_pool_bound(lambda process: q.accumulate(process, q.collapse_errors(process.replies)), 2.0),
+    sharp=pool_bound,
+    tight=lambda: bits(0.1, 0.3),
+    tight_text="bits of one mode, each with its own ε",
+    mutations=(
+        Mutation("constant 0.99", scaled(0.99, pool_bound), lambda: bits(0.1, 0.3)),
+        Mutation("one mode user for the mean of the mode users", pool_bound, lambda: bits(0.0, 1.0), _mixture_collapse),
     ),
 )

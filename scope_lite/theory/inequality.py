@@ -52,21 +52,21 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Inequality:
-    """``left ≤ sharp`` always; ``left ≤ source`` as the paper states it, which may need a condition."""
+    """``left ≤ sharp`` always; ``left ≤ paper`` as the paper states it, which may need a condition."""
 
     key: str
     title: str
     sample: Callable[[torch.Generator, int], Raw]
     build: Callable[[Raw], Any]
     left: Side
-    source: Side
+    paper: Side
     sharp: Side
     tight: Callable[[], Any]
     tight_text: str
     mutations: tuple[Mutation, ...]
-    source_left: Side | None = None
+    paper_left: Side | None = None
     """the paper's left side, where it differs"""
-    source_holds: bool = True
+    paper_holds: bool = True
     """False where the paper's statement, read literally, needs a condition that it does not state"""
     frozen: frozenset[str] = frozenset()
     """raw entries that the ascent leaves alone"""
@@ -126,9 +126,9 @@ def largest_ratio(result: Inequality, instance: Any, right: Side | None = None, 
     return float(ratio((left or result.left)(instance), (right or result.sharp)(instance)).max())
 
 
-def source_ratio(result: Inequality, instance: Any) -> float:
+def paper_ratio(result: Inequality, instance: Any) -> float:
     """The worst ratio of the statement as the paper gives it, over a batch of instances."""
-    return largest_ratio(result, instance, result.source, result.source_left)
+    return largest_ratio(result, instance, result.paper, result.paper_left)
 
 
 def mutation_ratio(result: Inequality, mutation: Mutation) -> float:

@@ -23,7 +23,7 @@ from scope_lite.theory.process import (
     return_gradient,
     tabular_theta,
 )
-from scope_lite.theory.quantities import accumulate, collapse_errors, doob_split, reward_variance, score_sup
+from scope_lite.theory.quantities import accumulate, coin_split, collapse_errors, reward_variance, score_sup
 
 NewUsers = Callable[[float], Any]
 """γ -> a user (a batch of one row) at the start of a dialogue, sharpened by γ: with ``observe``,
@@ -62,7 +62,7 @@ def bias_by_sharpness(
 
     Returns:
         policy, gamma, epsilon (ε̄_H under the φ-rollout), epsilon_min (under either), deviation (TV), gap (in units of
-        B·R_max), relative (gap / ‖∇J_φ‖), simulator_share (the simulator's part of Var(R), Doob's split), variance.
+        B·R_max), relative (gap / ‖∇J_φ‖), simulator_share (the simulator's part of Var(R), Eq. 6), variance.
     """
     sharpened = {gamma: process_from_world(world, new_users, gamma) for gamma in gammas}
     thetas = {name: tabular_theta(*_shape(world), logits) for name, logits in policies.items()}
@@ -75,7 +75,7 @@ def bias_by_sharpness(
 
 def _bias(process: Process) -> dict[str, float]:
     modes = mode_replies(process.replies)
-    total, simulator = reward_variance(process), doob_split(process)[1]
+    total, simulator = reward_variance(process), coin_split(process)[1]
     row = {
         "epsilon": accumulate(process, collapse_errors(process.replies)),
         "epsilon_min": accumulated_distance(process, modes),

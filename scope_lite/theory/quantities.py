@@ -1,7 +1,7 @@
 """What the theorems talk about, computed exactly from an enumerated process.
 
 Per-turn collapse error ε, its accumulation ε̄_H along a rollout, total variation between rollouts, the score bound B and
-its weaker cousins, and the two ways to split the variance of the reward. Paper: Definition 3.1, Eqs. 4 and 6.
+its weaker cousins, and the ways to split the variance of the reward. Paper: Definition 3.1, Eqs. 4 and 6.
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ def reward_variance(process: Process) -> Float[Tensor, "batch"]:
 
 
 def variance_given_actions(process: Process) -> Float[Tensor, "batch"]:
-    """E Var(R | a_1:H): what is left of the reward's variance once the policy's realised acts are known (Eq. 6).
+    """E Var(R | a_1:H): what is left of the reward's variance once the policy's realised acts are known.
 
-    Realised acts can repeat what the user said ("ask, then match"), so this can be zero with a lively simulator.
+    A warning, and not Eq. 6, which fixes the policy's coins: realised acts can repeat what the user said ("ask, then
+    match"), so this can be zero with a lively simulator.
     """
     probs, reward = (_acts_then_replies(process, x) for x in (trajectory_probs(process), process.reward))
     mass = probs.sum(-1)
@@ -89,24 +90,22 @@ def _acts_then_replies(process: Process, x: Float[Tensor, "batch leaves"]) -> Fl
     return grid.permute(order).reshape(x.shape[0], n_acts**turns, n_replies**turns)
 
 
-def doob_split(process: Process) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch"]]:
-    """Var(R) as a sum of one-step surprises: (policy's part, simulator's part), turn by turn.
+def coin_split(process: Process) -> tuple[Float[Tensor, "batch"], Float[Tensor, "batch"]]:
+    """Var(R) by Eq. 6 with the policy's coins ξ_π: (policy's part, simulator's part).
 
-    Simulator's part: ``Σ_t E Var_u(V(s_t, a_t, u) | s_t, a_t)``; policy's part: ``Σ_t E Var_a(Q(s_t, a) | s_t)``.
-    Nothing leaks: each surprise is charged to the party that made it, when it made it.
+    The coins are written down in advance, one for every history: policy's part ``Var_ξ E[R | ξ]``, simulator's part
+    ``E_ξ Var(R | ξ)``. Coins of different histories are independent, so the second moment of ``E[R | ξ]`` needs no list
+    of all plans: ``E m² = Σ_a π(a) [(Σ_u φ(u) E m_u)² + Σ_u φ(u)² Var m_u]``. How the coins are kept is part of the
+    split: with one a turn, shared by all histories, some games are split otherwise.
     """
-    acts = policy(process)
-    reach = reach_probs(acts, process.replies)
-    value, by_policy, by_simulator = process.reward, torch.zeros(()), torch.zeros(())
-    for p, act, reply in reversed(list(zip(reach[:-1], acts, process.replies, strict=True))):
-        after = value.reshape(reply.shape)
-        quality = (reply * after).sum(-1)
-        by_simulator = by_simulator + (
-            p[..., None, None] * act[..., None] * reply * (after - quality[..., None]).square()
-        ).sum((1, 2, 3))
-        value = (act * quality).sum(-1)
-        by_policy = by_policy + (p[..., None] * act * (quality - value[..., None]).square()).sum((1, 2))
-    return by_policy, by_simulator
+    mean, square = process.reward, process.reward.square()
+    for act, reply in zip(reversed(policy(process)), reversed(process.replies), strict=True):
+        spread = (square - mean.square()).reshape(reply.shape)
+        quality = (reply * mean.reshape(reply.shape)).sum(-1)
+        square = (act * (quality.square() + (reply.square() * spread).sum(-1))).sum(-1)
+        mean = (act * quality).sum(-1)
+    by_policy = (square - mean.square()).squeeze(-1)
+    return by_policy, reward_variance(process) - by_policy
 
 
 def capped_bernoulli_variance(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -1,8 +1,9 @@
 """Proposition 3.6: what a policy that has settled on the mode's exploits loses with real users.
 
-On a set E of users with mass ρ (the paper's B_x, q_*), every exploit in A_x loses at least δ. Against the best single
-policy, what A_x gains on the other users is subtracted (the paper's ν); Eq. 9 also subtracts (1 − π(A_x))·R_max, which
-is not needed where the rival is that best policy. Against the oracle, who knows the user, ρδ·π(A_x) is lost.
+Some users, B_x of mass q, need another strategy. Every exploit in A_x earns at least Δ less than a rival y_b on each of
+them, and at most ν more on each of the others; π̂(A_x) = 1 − α. Eq. 9 says that y_b earns more than π̂ by at least
+(1 − α)(Δ q − ν (1 − q)) − α R_max. Sharp is the best value outside A_x, less the rival's, in place of R_max: nothing is
+subtracted for a rival that no strategy beats, such as the best single one, or one that always knows the user.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw, normal, one, scaled
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, Side, normal, one
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Users, strategies and payoffs; A_x is the first ``n_exploit`` strategies, E the first ``n_lost`` users."""
+    """Payoffs in [0, 1]; A_x: the first ``n_exploit`` strategies, y_b: the last, B_x: the first ``n_lost`` users."""
 
     payoff: Float[Tensor, "batch users strategies"]
     users: Float[Tensor, "batch users"]
@@ -27,83 +28,60 @@ class Deployment:
     n_lost: int = 1
 
     @property
-    def rho(self) -> Float[Tensor, "batch"]:
-        """Mass of E."""
+    def lost_mass(self) -> Float[Tensor, "batch"]:
+        """q: the mass of B_x."""
         return self.users[:, : self.n_lost].sum(-1)
 
     @property
-    def exploit_mass(self) -> Float[Tensor, "batch"]:
-        """π(A_x)."""
-        return self.policy[:, : self.n_exploit].sum(-1)
+    def values(self) -> Float[Tensor, "batch strategies"]:
+        """Expected payoff of each single strategy over users."""
+        return (self.users[..., None] * self.payoff).sum(1)
 
 
-def value(case: Deployment) -> Float[Tensor, "batch"]:
-    """Expected payoff of the policy over users."""
-    return (case.users * (case.payoff * case.policy[:, None, :]).sum(-1)).sum(-1)
+def earned(case: Deployment) -> Float[Tensor, "batch"]:
+    """J(π̂)."""
+    return (case.values * case.policy).sum(-1)
 
 
-def strategy_values(case: Deployment) -> Float[Tensor, "batch strategies"]:
-    """Expected payoff of each single strategy over users."""
-    return (case.users[..., None] * case.payoff).sum(1)
+def regret(case: Deployment) -> Float[Tensor, "batch"]:
+    """J(y_b) − J(π̂)."""
+    return case.values[:, -1] - earned(case)
 
 
-def oracle_regret(case: Deployment) -> Float[Tensor, "batch"]:
-    """Payoff lost against the best reply to every user, V*(z)."""
-    return (case.users * case.payoff.amax(-1)).sum(-1) - value(case)
+def _better(case: Deployment) -> Tensor:
+    """How much y_b earns above each exploit, by user: (batch, users, n_exploit)."""
+    return case.payoff[..., -1:] - case.payoff[..., : case.n_exploit]
 
 
-def single_regret(case: Deployment) -> Float[Tensor, "batch"]:
-    """Payoff lost against the best single strategy y*."""
-    return strategy_values(case).amax(-1) - value(case)
+def loss(case: Deployment) -> Float[Tensor, "batch"]:
+    """Δ: the least that any exploit loses to y_b on any user of B_x."""
+    return _better(case)[:, : case.n_lost].amin((-2, -1))
 
 
-def oracle_loss(case: Deployment) -> Float[Tensor, "batch"]:
-    """δ: the least that any exploit loses to V*(z) on any user of E."""
-    loss = case.payoff.amax(-1, keepdim=True) - case.payoff
-    return loss[:, : case.n_lost, : case.n_exploit].amin((-2, -1))
+def gain(case: Deployment) -> Float[Tensor, "batch"]:
+    """ν: the most that any exploit gains over y_b on any other user."""
+    return (-_better(case)[:, case.n_lost :]).amax((-2, -1))
 
 
-def _advantage_over_exploits(case: Deployment) -> Tensor:
-    """How much y* earns above each exploit, by user: (batch, users, n_exploit)."""
-    best = strategy_values(case).argmax(-1)
-    chosen = case.payoff.gather(-1, best[:, None, None].expand(-1, case.payoff.shape[1], 1))
-    return chosen - case.payoff[..., : case.n_exploit]
+def bound(case: Deployment, off: bool = True, rest: Tensor | float = 0.0) -> Float[Tensor, "batch"]:
+    """(1 − α)(Δ q − ν (1 − q)) − α·rest; ``off``: whether users outside B_x count."""
+    settled, q = case.policy[:, : case.n_exploit].sum(-1), case.lost_mass
+    return settled * (loss(case) * q - off * gain(case) * (1 - q)) - (1 - settled) * rest
 
 
-def single_loss(case: Deployment) -> Float[Tensor, "batch"]:
-    """δ against y*: the least that an exploit loses to it on average over E."""
-    weight = case.users[:, : case.n_lost, None]
-    lost = (weight * _advantage_over_exploits(case)[:, : case.n_lost]).sum(1) / weight.sum(1)
-    return lost.amin(-1)
+def excess(case: Deployment) -> Float[Tensor, "batch"]:
+    """What the best strategy outside A_x earns above y_b (at least 0: y_b is one of them)."""
+    return case.values[:, case.n_exploit :].amax(-1) - case.values[:, -1]
 
 
-def exploit_gain(case: Deployment) -> Float[Tensor, "batch"]:
-    """The most that an exploit gains over y* on average off E."""
-    weight = case.users[:, case.n_lost :, None]
-    gained = -(weight * _advantage_over_exploits(case)[:, case.n_lost :]).sum(1) / weight.sum(1)
-    return gained.amax(-1)
+def bound_paper(case: Deployment) -> Float[Tensor, "batch"]:
+    """Eq. 9, with R_max = 1 for what is no exploit."""
+    return bound(case, rest=1.0)
 
 
-def oracle_bound(case: Deployment) -> Float[Tensor, "batch"]:
-    """ρ δ π(A_x)."""
-    return case.rho * oracle_loss(case) * case.exploit_mass
-
-
-def single_bound(case: Deployment) -> Float[Tensor, "batch"]:
-    """π(A_x) (ρ δ − (1−ρ)·gain), δ and gain against y*."""
-    return case.exploit_mass * (case.rho * single_loss(case) - (1 - case.rho) * exploit_gain(case))
-
-
-def single_bound_paper(case: Deployment) -> Float[Tensor, "batch"]:
-    """Eq. 9 against y*: π(A_x) (ρ δ − (1−ρ) ν) − (1−π(A_x)) R_max; δ, ν on every single user, payoffs in [0, 1]."""
-    better = _advantage_over_exploits(case)
-    delta, nu = better[:, : case.n_lost].amin((-2, -1)), (-better[:, case.n_lost :]).amax((-2, -1))
-    return case.exploit_mass * (case.rho * delta - (1 - case.rho) * nu) - (1 - case.exploit_mass)
-
-
-def single_bound_uncorrected(case: Deployment) -> Float[Tensor, "batch"]:
-    """π(A_x) ρ δ with δ against y*, as if exploits gained nothing off E: false."""
-    return case.exploit_mass * case.rho * single_loss(case)
+def bound_sharp(case: Deployment) -> Float[Tensor, "batch"]:
+    """Eq. 9 with ``excess`` in place of R_max."""
+    return bound(case, rest=excess(case))
 
 
 def sample_deployments(generator: torch.Generator, n: int, users: int = 4, strategies: int = 4) -> Raw:
@@ -122,45 +100,31 @@ def build_deployments(raw: Raw, n_exploit: int = 2, n_lost: int = 2) -> Deployme
     return Deployment(torch.sigmoid(raw["payoff"]), users, policy, n_exploit, n_lost)
 
 
-def exact_loss() -> Deployment:
-    """One exploit, perfect on the mode's users and worth nothing on the others; the other strategy is always right."""
-    return Deployment(one([[0.0, 1.0], [1.0, 1.0]]), one([0.6, 0.4]), one([0.9, 0.1]))
+def gains_elsewhere(lost_mass: Tensor | None = None, rival: float = 0.8) -> Deployment:
+    """The exploit (.9 of π̂) earns 0 on B_x and 1 off it, another strategy (.1) earns 1, the rival .8 everywhere."""
+    q = one(0.5) if lost_mass is None else lost_mass
+    payoff = one([[0.0, 1.0, rival], [1.0, 1.0, rival]]).expand(len(q), -1, -1)
+    return Deployment(payoff, torch.stack([q, 1 - q], -1), one([0.9, 0.1, 0.0]).expand(len(q), -1))
 
 
-def gains_elsewhere() -> Deployment:
-    """The exploit earns 1 off E and 0 on E; the single best policy earns .8 everywhere: .3 is lost, not ρδ = .4."""
-    return Deployment(one([[0.0, 0.8], [1.0, 0.8]]), one([0.5, 0.5]), one([1.0, 0.0]))
+def at_most(bound: Side) -> Side:
+    """What π̂ can earn by a bound on its regret, J(y_b) − bound: unlike a regret, never below 0."""
+    return lambda case: case.values[:, -1] - bound(case)
 
 
-PROPOSITION_3_6_ORACLE = Inequality(
-    key="prop-3.6a",
-    title="Prop 3.6 regret, against the oracle",
+PROPOSITION_3_6 = Inequality(
+    key="prop-3.6",
+    title="Prop 3.6 regret at deployment",
     sample=sample_deployments,
     build=build_deployments,
-    left=oracle_bound,
-    source=oracle_regret,
-    sharp=oracle_regret,
-    tight=exact_loss,
-    tight_text="the exploit loses δ on all of E and nothing elsewhere; the rest of π is optimal",
-    mutations=(
-        Mutation("1.01·ρδπ(A_x)", oracle_regret, exact_loss, left=scaled(1.01, oracle_bound)),
-        Mutation("without π(A_x)", oracle_regret, exact_loss, left=lambda c: c.rho * oracle_loss(c)),
-    ),
-)
-
-PROPOSITION_3_6_SINGLE = Inequality(
-    key="prop-3.6b",
-    title="Prop 3.6 regret, against the best single policy",
-    sample=sample_deployments,
-    build=build_deployments,
-    left=single_bound,
-    source=single_regret,
-    source_left=single_bound_paper,
-    sharp=single_regret,
+    left=earned,
+    paper=at_most(bound_paper),
+    sharp=at_most(bound_sharp),
     tight=gains_elsewhere,
-    tight_text="one exploit: 1 off E, 0 on E, against .8 everywhere",
+    tight_text="exploit: 0 on B_x, 1 off it; rival: .8; the rest of π̂: 1 everywhere",
     mutations=(
-        Mutation("no correction for gains off E", single_regret, gains_elsewhere, left=single_bound_uncorrected),
-        Mutation("1.01·bound", single_regret, gains_elsewhere, left=scaled(1.01, single_bound)),
+        Mutation("no ν", at_most(lambda c: bound(c, off=False, rest=excess(c))), gains_elsewhere),
+        Mutation("nothing for what is no exploit", at_most(bound), gains_elsewhere),
+        Mutation("1.01·Δ q", at_most(lambda c: bound_sharp(c) + 0.01 * loss(c) * c.lost_mass), gains_elsewhere),
     ),
 )

@@ -5,24 +5,28 @@ from __future__ import annotations
 import pandas as pd
 
 from scope_lite.theory.concentration import COROLLARY_3_5, PROPOSITION_3_4
-from scope_lite.theory.gradients import PROPOSITION_3_7, THEOREM_3_2
-from scope_lite.theory.inequality import Inequality, batches, largest_ratio, mutation_ratio, source_ratio
-from scope_lite.theory.population import LEMMA_B_9
-from scope_lite.theory.regret import PROPOSITION_3_6_ORACLE, PROPOSITION_3_6_SINGLE
-from scope_lite.theory.sharpening import PROPOSITION_F_1
-from scope_lite.theory.variance import LEMMA_3_3_ACTIONS, LEMMA_3_3_DOOB
+from scope_lite.theory.gradients import PROPOSITION_3_7, PROPOSITION_B_8, THEOREM_3_2
+from scope_lite.theory.inequality import Inequality, batches, largest_ratio, mutation_ratio, paper_ratio
+from scope_lite.theory.leads import LEMMA_B_5
+from scope_lite.theory.population import LEMMA_B_7, LEMMA_B_9
+from scope_lite.theory.regret import PROPOSITION_3_6
+from scope_lite.theory.sharpening import PROPOSITION_B_2, PROPOSITION_F_1, PROPOSITION_F_1_VERBALIZED
+from scope_lite.theory.variance import LEMMA_3_3
 
 RESULTS: tuple[Inequality, ...] = (
     THEOREM_3_2,
-    LEMMA_3_3_ACTIONS,
-    LEMMA_3_3_DOOB,
+    LEMMA_3_3,
     PROPOSITION_3_4,
     COROLLARY_3_5,
-    PROPOSITION_3_6_ORACLE,
-    PROPOSITION_3_6_SINGLE,
+    PROPOSITION_3_6,
     PROPOSITION_3_7,
-    PROPOSITION_F_1,
+    PROPOSITION_B_2,
+    LEMMA_B_5,
+    LEMMA_B_7,
+    PROPOSITION_B_8,
     LEMMA_B_9,
+    PROPOSITION_F_1,
+    PROPOSITION_F_1_VERBALIZED,
 )
 
 
@@ -37,7 +41,7 @@ def _row(result: Inequality, n: int, n_adversarial: int, seed: int) -> dict[str,
     return {
         "result": result.title,
         "instances": n + n_adversarial + 1,
-        "source: max ratio": max(source_ratio(result, batch) for batch in instances.values()),
+        "paper: max ratio": max(paper_ratio(result, batch) for batch in instances.values()),
         "sharp: max ratio": max(sharp.values()),
         "sharp, random": sharp["random"],
         "sharp, ascent": sharp["gradient ascent"],

@@ -1,8 +1,8 @@
-"""Proposition F.1: sharpening P to P_γ ∝ P^γ starves rare replies.
+"""Propositions B.2 and F.1: alignment with a taste for the typical sharpens P to P^γ, and that starves rare replies.
 
-The paper has one mode of mass m, a rare set of mass ρ whose replies have at most λm each, and the bound (ρ/m) λ^{γ−1}.
-Here M is any set of replies (mass m) and λ = min_M P / max_rare P, the inverse of the paper's, so λ stands below the
-line. Two other readings of λ, and γ < 1, make the bound false.
+B.2: where the reward has a term α log φ_ref, KL-regularised RL with weight β ends at φ* ∝ φ_ref^γ exp(r/β) with
+γ = 1 + α/β. F.1: for P_γ ∝ P^γ, γ > 1, and a rare set B of mass ρ whose replies have at most λ times the mode's mass
+m, P_γ(B) ≤ (ρ/m) λ^{γ−1}, while a distribution within η of P in total variation keeps at least ρ − η of B.
 """
 
 from __future__ import annotations
@@ -13,105 +13,188 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scope_lite.theory.inequality import Inequality, Mutation, Raw, one, sampler, scaled
+from scope_lite.theory.inequality import Inequality, Mutation, Raw, Side, one, sampler, scaled
+from scope_lite.theory.quantities import total_variation
+
+Replies = Float[Tensor, "batch replies"]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A reference simulator, a reward for each reply beside its typicality, the weights of B.2, and a rival to φ*."""
+
+    reference: Replies
+    reward: Replies
+    alpha: Float[Tensor, "batch"]
+    beta: Float[Tensor, "batch"]
+    rival: Replies
+
+
+def aligned(case: Alignment, gamma: Float[Tensor, "batch"]) -> Replies:
+    """φ_ref^γ exp(r/β), normalised."""
+    return torch.softmax(gamma[:, None] * case.reference.log() + case.reward / case.beta[:, None], -1)
+
+
+def gamma_of(case: Alignment) -> Float[Tensor, "batch"]:
+    """γ = 1 + α/β."""
+    return 1 + case.alpha / case.beta
+
+
+def alignment_gain(case: Alignment, p: Replies) -> Float[Tensor, "batch"]:
+    """E_p[r + α log φ_ref]/β − KL(p‖φ_ref), less the same of φ_ref itself."""
+    reward = (case.reward + case.alpha[:, None] * case.reference.log()) / case.beta[:, None]
+    divergence = torch.xlogy(p, p) - torch.xlogy(p, case.reference)
+    return ((p - case.reference) * reward - divergence).sum(-1)
+
+
+def _gain_at(gamma: Side) -> Side:
+    """As a factor: a gain may be negative."""
+    return lambda case: alignment_gain(case, aligned(case, gamma(case))).exp()
+
+
+def build_alignments(raw: Raw) -> Alignment:
+    """Distributions by softmax, weights by exp."""
+    reference, rival = torch.softmax(raw["reference"], -1), torch.softmax(raw["rival"], -1)
+    return Alignment(reference, raw["reward"], raw["alpha"].exp(), raw["beta"].exp(), rival)
+
+
+def perfect_rival() -> Alignment:
+    """A rival that is φ* itself, here φ_ref^3 exp(2 r)."""
+    reference, reward = one([0.6, 0.3, 0.1]), one([0.0, 0.4, 0.9])
+    return Alignment(reference, reward, one(1.0), one(0.5), torch.softmax(3 * reference.log() + 2 * reward, -1))
+
+
+PROPOSITION_B_2 = Inequality(
+    key="prop-b.2",
+    title="Prop B.2 alignment sharpens",
+    sample=sampler(reference=(1.5, (4,)), reward=(1.0, (4,)), alpha=(0.5, ()), beta=(0.5, ()), rival=(1.5, (4,))),
+    build=build_alignments,
+    left=lambda case: alignment_gain(case, case.rival).exp(),
+    paper=_gain_at(gamma_of),
+    sharp=_gain_at(gamma_of),
+    tight=perfect_rival,
+    tight_text="any; a rival falls short by KL(rival‖φ*)",
+    mutations=(
+        Mutation("γ = α/β", _gain_at(lambda case: case.alpha / case.beta), perfect_rival),
+        Mutation("γ = 1 + β/α", _gain_at(lambda case: 1 + case.beta / case.alpha), perfect_rival),
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Sharpening:
-    """A reply distribution and an exponent; M is the first ``n_major`` replies, the rare set the last ``n_rare``."""
+    """P over replies, mode first, an exponent, and what is verbalized; B is the last ``n_rare`` replies."""
 
-    probs: Float[Tensor, "batch replies"]
+    probs: Replies
     gamma: Float[Tensor, "batch"]
-    n_major: int = 1
+    verbalized: Replies
     n_rare: int = 1
 
     @property
-    def major(self) -> Float[Tensor, "batch n_major"]:
-        """P on M."""
-        return self.probs[:, : self.n_major]
+    def mode_mass(self) -> Float[Tensor, "batch"]:
+        """m."""
+        return self.probs.amax(-1)
 
     @property
     def rare(self) -> Float[Tensor, "batch n_rare"]:
-        """P on the rare set."""
+        """P on B."""
         return self.probs[:, -self.n_rare :]
 
 
 def rare_mass(case: Sharpening) -> Float[Tensor, "batch"]:
-    """The left side: P_γ(rare), with P_γ ∝ P^γ."""
+    """P_γ(B), with P_γ ∝ P^γ."""
     return torch.softmax(case.gamma[:, None] * case.probs.log(), -1)[:, -case.n_rare :].sum(-1)
 
 
-def lambda_min_max(case: Sharpening) -> Float[Tensor, "batch"]:
-    """λ = min_M P / max_rare P, the inverse of the paper's: the reading under which the bound is true."""
-    return case.major.amin(-1) / case.rare.amax(-1)
+def lambda_paper(case: Sharpening) -> Float[Tensor, "batch"]:
+    """λ = max_B P / m, below 1."""
+    return case.rare.amax(-1) / case.mode_mass
 
 
-def lambda_mass(case: Sharpening) -> Float[Tensor, "batch"]:
-    """λ = m/ρ: a reading under which it is false."""
-    return case.major.sum(-1) / case.rare.sum(-1)
+def lambda_mean(case: Sharpening) -> Float[Tensor, "batch"]:
+    """The mean of B for its largest reply: a reading under which the bound is false."""
+    return case.rare.mean(-1) / case.mode_mass
 
 
-def lambda_max_max(case: Sharpening) -> Float[Tensor, "batch"]:
-    """λ = max_M P / max_rare P: another false reading."""
-    return case.major.amax(-1) / case.rare.amax(-1)
+def bound_paper(case: Sharpening, lam: Side = lambda_paper) -> Float[Tensor, "batch"]:
+    """(ρ/m) λ^{γ−1}."""
+    return case.rare.sum(-1) / case.mode_mass * lam(case) ** (case.gamma - 1)
 
 
-def bound_source(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "batch"]:
-    """ρ / (m λ^{γ−1}): the paper's (ρ/m) λ^{γ−1}, whose λ is the inverse."""
-    lam = lambda_min_max(case) if lam is None else lam
-    return case.rare.sum(-1) / (case.major.sum(-1) * lam ** (case.gamma - 1))
-
-
-def bound_sharp(case: Sharpening, lam: Tensor | None = None) -> Float[Tensor, "batch"]:
-    """ρ / (ρ + m λ^{γ−1}), for disjoint sets: below the paper's, and never above 1."""
-    x = bound_source(case, lam)
+def bound_sharp(case: Sharpening, lam: Side = lambda_paper) -> Float[Tensor, "batch"]:
+    """x / (1 + x), x the paper's bound: the normaliser holds B beside the mode, so it is never above 1."""
+    x = bound_paper(case, lam)
     return x / (1 + x)
 
 
-sample_sharpenings = sampler(logits=(1.5, (6,)), log_excess=(1.0, ()))
-"""Six replies, γ ≥ 1."""
+def kept_at_least(case: Sharpening, factor: float = 1.0) -> Float[Tensor, "batch"]:
+    """ρ − η, η the total variation between P and what Verbalized Sampling draws from."""
+    return case.rare.sum(-1) - factor * total_variation(case.probs, case.verbalized)
 
 
-def build_sharpenings(raw: Raw, n_major: int = 2, n_rare: int = 2) -> Sharpening:
-    """γ = 1 + exp(log_excess); replies between M and the rare set stay unnamed."""
-    return Sharpening(torch.softmax(raw["logits"], -1), 1 + raw["log_excess"].exp(), n_major, n_rare)
+def build_sharpenings(raw: Raw, n_rare: int = 2) -> Sharpening:
+    """γ = 1 + exp(log_excess); the mode first; replies between it and B stay unnamed."""
+    probs = torch.softmax(raw["logits"].sort(-1, descending=True).values, -1)
+    verbalized = torch.softmax(probs.log() + 0.3 * raw["moved"], -1)
+    return Sharpening(probs, 1 + raw["log_excess"].exp(), verbalized, n_rare)
+
+
+def _case(probs: list[float], gamma: float, n_rare: int) -> Sharpening:
+    """What is verbalized moves a quarter of B to the mode."""
+    rare = probs[-n_rare:]
+    moved = [probs[0] + sum(rare) / 4, *probs[1:-n_rare], *(0.75 * p for p in rare)]
+    return Sharpening(one(probs), one(gamma), one(moved), n_rare)
 
 
 def two_levels(gamma: float = 3.0) -> Sharpening:
-    """P constant on M, constant on the rare set, nothing else: the sharp bound is reached for every γ."""
-    return Sharpening(one([0.35, 0.35, 0.1, 0.1, 0.1]), one(gamma), 2, 3)
+    """One mode, three equal rare replies, nothing else."""
+    return _case([0.4, 0.2, 0.2, 0.2], gamma, 3)
 
 
-def lumpy(gamma: float = 3.0) -> Sharpening:
-    """Many small replies in M and one lump among the rare: masses say M is safe, the lump disagrees."""
-    return Sharpening(one([0.08] * 10 + [0.15, 0.05]), one(gamma), 10, 2)
-
-
-def uneven_major(gamma: float = 3.0) -> Sharpening:
-    """M holds one large and many small replies, the rare set many equal ones."""
-    return Sharpening(one([0.2] + [0.05] * 8 + [0.1] * 4), one(gamma), 9, 4)
+def lump(gamma: float = 3.0) -> Sharpening:
+    """Among the rare replies one is nearly as large as the mode."""
+    return _case([0.35, 0.3, 0.13, 0.12, 0.1], gamma, 4)
 
 
 def long_tail(gamma: float = 0.2) -> Sharpening:
-    """γ < 1 flattens: twenty replies of one in ten thousand each come to weigh more than M."""
-    return Sharpening(one([0.45, 0.448, 0.1] + [1e-4] * 20), one(gamma), 2, 21)
+    """γ < 1 flattens: twenty replies of one in ten thousand each come to weigh more than the mode."""
+    return _case([0.898, 0.1, *[1e-4] * 20], gamma, 21)
 
 
 PROPOSITION_F_1 = Inequality(
     key="prop-f.1",
     title="Prop F.1 sharpening starves the rare",
-    sample=sample_sharpenings,
+    sample=sampler(logits=(1.5, (6,)), log_excess=(1.0, ()), moved=(1.0, (6,))),
     build=build_sharpenings,
     left=rare_mass,
-    source=bound_source,
+    paper=bound_paper,
     sharp=bound_sharp,
     tight=two_levels,
-    tight_text="P constant on M, constant on the rare set, nothing else",
+    tight_text="one mode, equal rare replies, nothing else",
     mutations=(
-        Mutation("λ = m/ρ", lambda c: bound_source(c, lambda_mass(c)), lumpy),
-        Mutation("λ = max_M/max_rare", lambda c: bound_source(c, lambda_max_max(c)), uneven_major),
-        Mutation("γ < 1", bound_source, long_tail),
-        Mutation("λ^γ instead of λ^{γ−1}", lambda c: bound_sharp(c) / lambda_min_max(c), two_levels),
+        Mutation("λ = mean of B / m", lambda c: bound_paper(c, lambda_mean), lump),
+        Mutation("γ < 1", bound_paper, long_tail),
+        Mutation("λ^γ instead of λ^{γ−1}", lambda c: bound_sharp(c) * lambda_paper(c), two_levels),
         Mutation("constant 0.99", scaled(0.99, bound_sharp), two_levels),
+    ),
+)
+
+PROPOSITION_F_1_VERBALIZED = Inequality(
+    key="prop-f.1b",
+    title="Prop F.1 what VS keeps of the rare",
+    sample=PROPOSITION_F_1.sample,
+    build=build_sharpenings,
+    left=kept_at_least,
+    paper=lambda case: case.verbalized[:, -case.n_rare :].sum(-1),
+    sharp=lambda case: case.verbalized[:, -case.n_rare :].sum(-1),
+    tight=two_levels,
+    tight_text="all that is moved leaves B",
+    mutations=(
+        Mutation(
+            "η counted half",
+            lambda case: case.verbalized[:, -case.n_rare :].sum(-1),
+            two_levels,
+            left=lambda case: kept_at_least(case, 0.5),
+        ),
     ),
 )

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from scope_lite.theory import concentration as steps_on
 from scope_lite.theory import gradients, instances, population, regret, sharpening, variance
 from scope_lite.theory import quantities as q
-from scope_lite.theory.dynamics import two_strategy_log_odds
+from scope_lite.theory.dynamics import TARGET_REWARDS, target_log_odds, two_strategy_log_odds
 from scope_lite.theory.inequality import Inequality, adversarial_instances, batches, one, random_instances
 from scope_lite.theory.process import Levels, Process, mode_replies, trajectory_probs
 
@@ -39,11 +38,6 @@ def _numbers(**columns: Tensor) -> pd.DataFrame:
 
 def _stack(tables: Iterable[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
-
-
-def bound_cloud(result: Inequality, n: int, n_adversarial: int, seed: int) -> pd.DataFrame:
-    """Left and sharp right side of any result by instance: kind, left, right."""
-    return cloud(result, lambda b: {"left": result.left(b), "right": result.sharp(b)}, n, n_adversarial, seed)
 
 
 # -- Theorem 3.2 and Proposition 3.7 --------------------------------------------------------------------------------
@@ -115,26 +109,26 @@ def monte_carlo_agreement(process: Process, leaves: Tensor) -> tuple[float, floa
 
 def variance_cloud(n: int, n_adversarial: int, seed: int) -> pd.DataFrame:
     """Lemma 3.3 by instance: kind, and the columns of :func:`variance_examples`, variances in units of R_max²."""
-    return cloud(variance.LEMMA_3_3_DOOB, _variance, n, n_adversarial, seed)
+    return cloud(variance.LEMMA_3_3, _variance, n, n_adversarial, seed)
 
 
 def variance_examples() -> pd.DataFrame:
     """Four dialogues, from a collapsed user to fully diverse ones, and who makes the variance of the reward.
 
     Returns:
-        case, epsilon, deviation, total, policy and simulator (Doob), given_acts.
+        case, epsilon, deviation, total, policy and simulator (Eq. 6, coins fixed), given_acts.
     """
     cases = {
-        "collapsed user,\nfair-coin policy": instances.one_bit(one(0.05)),
-        "ask, repeat;\nR = the user's bit": instances.ask_then("bit"),
-        "ask, match;\nalways R = 1": instances.ask_then("match"),
-        "never paid\n(all-failure)": instances.ask_then("nothing"),
+        "collapsed user, fair-coin policy": instances.one_bit(one(0.05)),
+        "asks, repeats; R = the user's bit": instances.ask_then("bit"),
+        "asks, matches; always R = 1": instances.ask_then("match"),
+        "never paid (all-failure)": instances.ask_then("nothing"),
     }
     return rows_of(cases, _variance, "case")
 
 
 def _variance(process: Process) -> dict[str, Tensor]:
-    by_policy, by_simulator = q.doob_split(process)
+    by_policy, by_simulator = q.coin_split(process)
     return {
         "epsilon": q.accumulate(process, q.collapse_errors(process.replies)),
         "deviation": variance.deviation_probability(process),
@@ -145,19 +139,18 @@ def _variance(process: Process) -> dict[str, Tensor]:
     }
 
 
-# -- Proposition 3.4 and Corollary 3.5 ------------------------------------------------------------------------------
+# -- Proposition 3.4, Corollary 3.5, Lemma B.5 ------------------------------------------------------------------------
 
 
-def step_sizes(n: int, seed: int) -> pd.DataFrame:
-    """Gain of exp(c·ηA) for c around 1, as a share of the best gain: instance, multiplier, share."""
-    case = random_instances(steps_on.PROPOSITION_3_4, n, seed)
-
-    def gain(c: float) -> Tensor:
-        return steps_on.gain(case, steps_on.kl_step(case.start, case.advantage, case.eta * c))
-
-    best = gain(1.0)
-    shares = {c: _numbers(share=gain(c) / best) for c in np.linspace(0.0, 2.0, 41)}
-    return _stack(share.assign(instance=range(n), multiplier=c) for c, share in shares.items())
+def growth_cloud(n: int, n_adversarial: int, seed: int) -> pd.DataFrame:
+    """Proposition 3.4 by instance: kind, rate (g_x with its errors) and growth of the log-odds, in nats."""
+    return cloud(
+        steps_on.PROPOSITION_3_4,
+        lambda b: {"rate": steps_on.rates(b, steps_on.sharp_gap)[:, 0], "growth": steps_on.odds_growth(b).log()},
+        n,
+        n_adversarial,
+        seed,
+    )
 
 
 def growth_laws(steps: int = 300, eta: float = 0.2, start_odds: float = 0.1, group_size: int = 8) -> pd.DataFrame:
@@ -180,62 +173,79 @@ def _by_step(paths: dict[Any, np.ndarray], label: str, value: str) -> pd.DataFra
     return _stack(pd.DataFrame({label: name, "step": range(len(path)), value: path}) for name, path in paths.items())
 
 
-def kl_path(p: Tensor, advantage: Tensor, steps: int, eta: float) -> Float[Tensor, "steps+1 strategies"]:
-    """The policies of ``steps`` KL-regularised steps, the first one before any."""
-    path = [p]
-    for _ in range(steps):
-        path.append(steps_on.kl_step(path[-1], advantage, one(eta)))
-    return torch.cat(path)
-
-
 def entropy_path(steps: int = 30, eta: float = 0.5, exploit: tuple[float, ...] = (0.007, 0.002, 0.001)) -> pd.DataFrame:
     """Entropy under KL-regularised steps from π(A_x) = .01 with |A_x| = 3: step, inside (π(A_x)), entropy, ceiling."""
     n, outside = len(exploit), (1 - sum(exploit)) / 3
-    p = kl_path(one([*exploit, *[outside] * 3]), one([1.0] * n + [0.0] * 3), steps, eta)
+    advantage = one([1.0] * n + [0.0] * 3)
+    p = steps_on.kl_step(one([*exploit, *[outside] * 3]), advantage, eta * torch.arange(steps + 1, dtype=torch.float64))
     inside, entropy, ceiling = p[:, :n].sum(-1), steps_on.entropy(p), steps_on.entropy_ceiling(p, n)
     return _numbers(step=torch.arange(steps + 1), inside=inside, entropy=entropy, ceiling=ceiling)
 
 
-def jackpot_path(steps: int = 12, eta: float = 0.5) -> pd.DataFrame:
-    """Odds by step with a uniform gap of .94 and with a gap of MEANS of .94: gap, step, odds."""
-    jackpot = steps_on.jackpot_outside()
-    cases = {"uniform gap .94": one([0.0, -0.94, -0.94]), "gap of means .94": jackpot.advantage}
-    paths = {
-        name: steps_on.exploit_odds(kl_path(jackpot.start, advantage, steps, eta), 1).numpy()
-        for name, advantage in cases.items()
+def chase_paths(steps: int = 200, seeds: int = 12, seed: int = 0) -> pd.DataFrame:
+    """Log-odds of y against y' by step while the simulator moves: target, path (number), step, log_odds (nats).
+
+    One target stands; one leads y and y' in turn, by .2 and by .6 (the counterexample to Lemma B.5); one draws whom it
+    pays .4 at random (the paper's sufficient model), ``seeds`` times.
+    """
+    drawn = np.random.default_rng(seed).integers(0, 2, (seeds, steps))
+    won = {
+        "it stands: y leads by .4": np.full((1, steps), 0.4),
+        "turns: y by .2, y' by .6": np.tile([0.2, -0.6], (1, steps // 2)),
+        "drawn anew: either by .4": np.where(drawn, 0.4, -0.4),
     }
-    return _by_step(paths, "gap", "odds")
+    paths = {name: np.pad(np.cumsum(ahead, 1), ((0, 0), (1, 0))) for name, ahead in won.items()}
+    return _stack(
+        _by_step(dict(enumerate(path)), "path", "log_odds").assign(target=name) for name, path in paths.items()
+    )
 
 
-# -- Proposition 3.6, Proposition F.1, Lemma B.9 --------------------------------------------------------------------
+def target_paths(steps: int = 60, eta: float = 0.2, start: float = 0.7) -> pd.DataFrame:
+    """Remark B.10, a fixed policy's success rate by step of a simulator paid in three ways: reward, step, success."""
+    odds = {reward: target_log_odds(np.log(start / (1 - start)), steps, eta, reward) for reward in TARGET_REWARDS}
+    return _by_step({reward: 1 / (1 + np.exp(-x)) for reward, x in odds.items()}, "reward", "success")
+
+
+# -- Propositions 3.6 and F.1, Lemmas B.7 and B.9 ---------------------------------------------------------------------
 
 
 def deployment_sweep() -> pd.DataFrame:
-    """One exploit (1 off E, 0 on E) against .8 everywhere, by ρ: both regrets and their bounds."""
-    rho, base = torch.linspace(0.01, 0.99, 99, dtype=torch.float64), regret.gains_elsewhere()
-    n = len(rho)
-    case = regret.Deployment(base.payoff.expand(n, -1, -1), torch.stack([rho, 1 - rho], -1), base.policy.expand(n, -1))
-    sides = (regret.oracle_regret, regret.oracle_bound, regret.single_regret, regret.single_bound)
-    names = ("oracle", "oracle_bound", "single", "single_bound")
-    return _numbers(rho=rho, **{name: side(case) for name, side in zip(names, sides, strict=True)})
+    """An exploit (1 off B_x, 0 on it) against a rival of .8 everywhere, by q: regret, Eq. 9, sharp, and without ν."""
+    q_lost = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    case = regret.gains_elsewhere(q_lost)
+    return _numbers(
+        q=q_lost,
+        regret=regret.regret(case),
+        paper=regret.bound_paper(case),
+        sharp=regret.bound_sharp(case),
+        without=regret.bound(case, off=False, rest=regret.excess(case)),
+    )
+
+
+def deployment_cloud(n: int, n_adversarial: int, seed: int) -> pd.DataFrame:
+    """Proposition 3.6 by instance: kind, regret and its sharp bound."""
+    sides = {"regret": regret.regret, "bound": regret.bound_sharp}
+    return cloud(
+        regret.PROPOSITION_3_6, lambda b: {name: side(b) for name, side in sides.items()}, n, n_adversarial, seed
+    )
 
 
 def sharpening_curves() -> pd.DataFrame:
-    """P_γ(rare) and its bounds by γ for four distributions: case, gamma, curve, value."""
-    makers = (sharpening.two_levels, sharpening.lumpy, sharpening.uneven_major, sharpening.long_tail)
+    """P_γ(B) and its bounds by γ for three distributions: case, gamma, curve, value."""
+    makers = (sharpening.two_levels, sharpening.lump, sharpening.long_tail)
     curves = {
         "exact": sharpening.rare_mass,
-        "source": sharpening.bound_source,
+        "paper": sharpening.bound_paper,
         "sharp": sharpening.bound_sharp,
-        "λ = m/ρ": lambda c: sharpening.bound_source(c, sharpening.lambda_mass(c)),
-        "λ = max/max": lambda c: sharpening.bound_source(c, sharpening.lambda_max_max(c)),
+        "VS keeps": sharpening.kept_at_least,
+        "λ = mean of B / m": lambda c: sharpening.bound_paper(c, sharpening.lambda_mean),
     }
     rows = []
     for make in makers:
         low, high = (0.05, 1.0) if make is sharpening.long_tail else (1.0, 6.0)
         gamma = torch.linspace(low, high, 40, dtype=torch.float64)
         base = make()
-        case = replace(base, probs=base.probs.expand(40, -1), gamma=gamma)
+        case = replace(base, gamma=gamma, probs=base.probs.expand(40, -1), verbalized=base.verbalized.expand(40, -1))
         for curve, side in curves.items():
             rows.append(_numbers(gamma=gamma, value=side(case)).assign(case=make.__name__, curve=curve))
     return _stack(rows)
@@ -247,26 +257,44 @@ def pool_sizes(largest: int = 10) -> pd.DataFrame:
     for k in range(1, largest + 1):
         halving = np.array([0.5**j for j in range(k)])
         # two of every three checkpoints repeat mode 0
-        shared = [(j + 1) // 3 if j % 3 == 2 else 0 for j in range(k)]
+        modes = [(j + 1) // 3 if j % 3 == 2 else 0 for j in range(k)]
         pools = {
-            "distinct modes": population.distinct_modes(k),
-            "overlap .3": population.pool([1 / k] * k, list(range(k)), overlap=0.3),
-            "weights halve with age": population.pool(list(halving / halving.sum()), list(range(k))),
-            "two of three share a mode": population.pool([1 / k] * k, shared),
+            "distinct modes": population.pool([1 / k] * k),
+            "overlap .3": population.pool([1 / k] * k, overlap=0.3),
+            "weights halve with age": population.pool(list(halving / halving.sum())),
+            "two of three share a mode": population.pool(list(np.bincount(modes) / k)),
         }
         rows += [{"pool": name, "K": k, "gap": float(population.best_exploit_gap(p))} for name, p in pools.items()]
     return pd.DataFrame(rows)
 
 
-def pool_odds(sizes: tuple[int, ...] = (1, 3, 5, 10), steps: int = 60, eta: float = 0.5) -> pd.DataFrame:
-    """Odds of one exploit under KL-regularised steps with advantage Δ/K, by step: K, step, odds."""
-    return _by_step({k: np.exp(two_strategy_log_odds(0.0, steps, eta, "kl", 1 / k)) for k in sizes}, "K", "odds")
+def pool_coverage(largest: int = 10) -> pd.DataFrame:
+    """P(a group of 8 sees what one of K members does), by what draws one: K, dialogue, group; at_most (Gq, up to 1)."""
+    rows = []
+    for k in range(1, largest + 1):
+        case = population.members([0.0, 1.0], *[[1.0, 0.0]] * (k - 1))
+        sides = {
+            "dialogue": population.seen_of_all,
+            "group": population.seen_of_one,
+            "at_most": lambda c: population.seen_at_most(c).clamp(max=1.0),
+        }
+        rows.append({"K": k, **{name: float(side(case)) for name, side in sides.items()}})
+    return pd.DataFrame(rows)
 
 
-def staleness_curves(costs: tuple[float, ...] = (0.005, 0.02, 0.08), cadence: float = 4.0) -> pd.DataFrame:
-    """MODEL: loss by K for several assumed costs of staleness: cost, K, loss, optimum."""
-    k = torch.linspace(1, 12, 111, dtype=torch.float64)
-    losses = {c: _numbers(K=k, loss=population.staleness_loss(k, 1.0, c, cadence)) for c in costs}
-    return _stack(
-        loss.assign(cost=c, optimum=population.staleness_optimum(1.0, c, cadence)) for c, loss in losses.items()
-    )
+def pool_collapse(largest: int = 6, turns: int = 4) -> pd.DataFrame:
+    """ε̄_H of K deterministic simulators with distinct modes, by when one is drawn: K, dialogue, turn."""
+    rows = []
+    for k in range(1, largest + 1):
+        levels = [torch.eye(k, dtype=torch.float64)[:, None, None, :].expand(-1, k**t, 1, -1) for t in range(turns)]
+        simulators = tuple(tuple(level[i : i + 1] for level in levels) for i in range(k))
+        features = tuple(torch.zeros(1, k**t, 1, 1, dtype=torch.float64) for t in range(turns))
+        process = Process(one([0.0]), features, simulators[0], torch.zeros(1, k**turns, dtype=torch.float64))
+        pool = gradients.Pool(process, simulators, one([1 / k] * k))
+        mixtures = {"dialogue": gradients.mixed_replies(pool), "turn": tuple(level.mean(0)[None] for level in levels)}
+        found = {
+            name: float(q.accumulate(replace(process, replies=mixed), q.collapse_errors(mixed)))
+            for name, mixed in mixtures.items()
+        }
+        rows.append({"K": k, **found})
+    return pd.DataFrame(rows)

@@ -1,9 +1,9 @@
 """Lemma 3.3: what a collapsed simulator does to the variance of the reward, and what zero variance does not prove.
 
-Two splits are compared. Given the policy's realised acts, the rest of the variance is bounded by g(ε̄_H); but acts may
-repeat what the user said. Doob's split charges each surprise to its author and obeys the same bound: with the policy's
-coin flips written down in advance (as the paper conditions, Eq. 6), no deviation means no simulator-made randomness
-(proof in the notebook).
+The paper fixes the policy's coins ξ_π (Eq. 6): written down in advance, one for every history, they make its policy a
+plan, and a user who never deviates from its mode leaves such a plan nothing to chance. So the simulator's part of the
+variance is at most g of the probability of a deviation. Fixing the acts that were realised instead hides what the user
+did, since a policy may repeat what it was told.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from scope_lite.theory.inequality import Inequality, Mutation, one, scaled
 from scope_lite.theory.process import Process
 
 deviation_probability = with_mode(rollout_distance)
-"""P_φ(the user leaves his mode at some turn) ≤ ε̄_H."""
+"""P_φ(the user leaves his mode at some turn) = E ε_H(x, ξ_π) ≤ ε̄_H."""
 
 
 def simulator_variance(process: Process) -> Float[Tensor, "batch"]:
-    """The simulator's part of Var(R) in Doob's split."""
-    return q.doob_split(process)[1]
+    """The simulator's part of Var(R), the policy's coins fixed: E Var(R | ξ_π)."""
+    return q.coin_split(process)[1]
 
 
 def variance_bound(process: Process) -> Float[Tensor, "batch"]:
@@ -33,9 +33,9 @@ def variance_bound(process: Process) -> Float[Tensor, "batch"]:
     return process.reward_max**2 * q.capped_bernoulli_variance(deviation_probability(process))
 
 
-def variance_bound_source(process: Process) -> Float[Tensor, "batch"]:
-    """The paper's form: ``R_max² ε̄_H``."""
-    return process.reward_max**2 * q.accumulate(process, q.collapse_errors(process.replies))
+def variance_bound_paper(process: Process) -> Float[Tensor, "batch"]:
+    """The paper's form, its mean over ξ_π: ``R_max² E ε_H(x, ξ_π)``."""
+    return process.reward_max**2 * deviation_probability(process)
 
 
 def _uncapped(process: Process) -> Tensor:
@@ -48,13 +48,13 @@ def _luck() -> Process:
     return replace(make.one_bit(one(0.1)), reward=one([0.0, 1.0, 0.0, 1.0]))
 
 
-LEMMA_3_3_ACTIONS = Inequality(
-    key="lem-3.3a",
-    title="Lem 3.3 variance given realised acts",
+LEMMA_3_3 = Inequality(
+    key="lem-3.3",
+    title="Lem 3.3 variance that the simulator makes",
     sample=make.sample_raw,
     build=make.build_process,
-    left=q.variance_given_actions,
-    source=variance_bound_source,
+    left=simulator_variance,
+    paper=variance_bound_paper,
     sharp=variance_bound,
     tight=_luck,
     tight_text="one bit, R = 1 iff it deviates",
@@ -62,21 +62,10 @@ LEMMA_3_3_ACTIONS = Inequality(
         Mutation("constant 0.99", scaled(0.99, variance_bound), _luck),
         Mutation("x(1−x) without the cap", _uncapped, make.fair_bits),
         Mutation(
-            "realised acts as if they did not leak (Doob's part ≤ this one)",
+            "realised acts in place of coins",
             q.variance_given_actions,
             lambda: make.ask_then("bit"),
-            left=simulator_variance,
         ),
-    ),
-)
-
-LEMMA_3_3_DOOB = replace(
-    LEMMA_3_3_ACTIONS,
-    key="lem-3.3b",
-    title="Lem 3.3 variance, Doob's split",
-    left=simulator_variance,
-    mutations=(
-        *LEMMA_3_3_ACTIONS.mutations[:2],
         Mutation(
             "converse: no variance, hence no deviation",
             simulator_variance,

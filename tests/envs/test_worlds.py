@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_lite.envs.nano import WORLDS, compile_world, get_world
-from scope_lite.envs.nano.exact import ask_then_match, optimal_value, policy_value, repeat
+from scope_lite.envs.nano.exact import ask_then_match, optimal_value, play_out, policy_value, repeat
 from scope_lite.envs.nano.persuasion import PersuasionNumbers, persuasion
 from scope_lite.envs.nano.users import BeliefUsers, ScriptedUsers, draw, sharpen
 from scope_lite.store.errors import ScopeError
@@ -105,6 +105,29 @@ def test_sharpening_is_alignment_by_kl_regularised_rl_on_typicality():
             p, p.log(), torch.full((5,), gamma - 1, dtype=p.dtype)
         )  # E[log P] (γ − 1) − KL(φ ‖ P), maximised
         np.testing.assert_allclose(sharpen(p.numpy(), gamma), aligned, atol=1e-12)
+
+
+def slow_value(world, users, policy, history, turns):
+    """Expected reward of a scripted policy by recursion over one reply at a time."""
+    if turns == 0:
+        return float(users.outcome_probabilities()[0] @ world.rewards)
+    act = policy(history)
+    chosen, total = np.array([world.agent_index[act]]), 0.0
+    for reply, p in enumerate(users.reply_probabilities(chosen)[0]):
+        child = users[:]
+        child.observe(chosen, np.array([reply]))
+        total += p * slow_value(world, child, policy, (*history, (act, world.spec.user_acts[reply])), turns - 1)
+    return total
+
+
+@pytest.mark.parametrize("gamma", [1.0, 4.0])
+def test_all_dialogues_of_a_script_played_out_at_once_give_its_value(gamma):
+    for script in (ask_then_match, repeat("appeal-heart"), repeat("greet")):
+        users = BeliefUsers(SHORT, SHORT.prior, 1, gamma)
+        histories, chances, ends = play_out(SHORT, users, script)
+        assert chances.sum() == pytest.approx(1) and len(set(histories)) == len(histories)
+        value = chances @ (ends.outcome_probabilities() @ SHORT.rewards)
+        assert value == pytest.approx(slow_value(SHORT, users, script, (), SHORT.horizon), abs=1e-12)
 
 
 def test_policy_value_agrees_with_scripted_users_within_their_error():

@@ -14,7 +14,7 @@ from scope_lite.figures import text as figures
 from scope_lite.figures.style import use_style
 from scope_lite.measure import human_baseline as baseline
 from scope_lite.measure import replies as collapse
-from scope_lite.measure.samples import mode_share
+from scope_lite.measure.samples import chao_shen_entropy, mode_share
 from scope_lite.measure.stats import UNDECIDED, UNMEASURED, Interval
 
 ASKS = ("greeting", "proposition")
@@ -105,6 +105,29 @@ def test_the_expected_distance_is_the_mean_over_all_subsamples() -> None:
     for size in (0, 7):
         with pytest.raises(ValueError, match="cannot take"):
             baseline.expected_distance(answers, reference, size)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.5])
+def test_the_effective_gamma_is_the_exponent_that_the_replies_were_sharpened_with(gamma: float) -> None:
+    sharp = LAW**gamma / (LAW**gamma).sum()
+    table = pd.concat([replies(sharp, n=400), replies(LAW, "VS, free", fails=0.9)])
+    found = baseline.effective_gammas(table, people(4000)).set_index("condition")
+    row = found.loc["direct, T = 1"]
+    assert row["gamma"] == pytest.approx(gamma, rel=0.12) and row["gamma_low"] < gamma < row["gamma_high"]
+    assert found.loc["VS, free"].isna().all()
+
+
+def test_the_effective_gamma_is_that_of_a_search_over_a_grid_and_stays_within_its_bounds() -> None:
+    table, asked = replies(LAW**2 / (LAW**2).sum()), people()
+    wanted = np.mean([chao_shen_entropy(list(part["act"])) for _, part in table.groupby("after")])
+    shares = [part["read"].value_counts(normalize=True).to_numpy() for _, part in asked.groupby("after")]
+    grid = np.linspace(0.1, 8, 7901)
+    sharpened = [[p**g / (p**g).sum() for p in shares] for g in grid]
+    slow = grid[np.argmin([abs(np.mean([-(q * np.log(q)).sum() for q in each]) - wanted) for each in sharpened])]
+    [fast] = baseline.effective_gammas(table, asked)["gamma"]
+    assert fast == pytest.approx(slow, abs=0.002)
+    ends = [baseline.effective_gammas(replies(law), asked)["gamma"].item() for law in (np.eye(4)[0], np.full(4, 0.25))]
+    assert ends[0] == baseline.GAMMAS[1] and baseline.GAMMAS[0] <= ends[1] < 0.5
 
 
 def test_distances_stand_at_the_floor_for_the_same_law_and_above_it_for_another() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from scope_lite.models.replies import Reply, ReplyCache, SamplingConfig
 from scope_lite.store.errors import ScopeError
 
 WORDS = ("I would like to donate.", "How much reaches the children?", "No.", "")
-LIST = '[{"text": "Yes.", "probability": 0.5}, {"text": "No.", "probability": 0.5}]'
+LIST = '[{"text": "Yes.", "probability": 0.9}, {"text": "No.", "probability": 0.1}]'
 
 
 class Canned(TextSampler):
@@ -107,10 +108,10 @@ def test_more_histories_than_dialogues_is_one_line() -> None:
 
 def test_each_persona_answers_every_history_and_the_request_names_the_speaker(histories: list[History]) -> None:
     by_name = {condition.name: condition for condition in CONDITIONS}
-    asked = production.piece(by_name["personas, T = 1"], histories[:2], Setting(replies=12))
+    asked = production.piece([by_name["personas, T = 1"]], histories[:2], Setting(replies=12))
     assert len(asked.chats) == 2 * len(persuadee.PERSONAS) and asked.replies == 2
     assert all(p in c[0]["content"] for c, p in zip(asked.chats, persuadee.PERSONAS * 2, strict=True))
-    lists = production.piece(by_name["VS, grammar"], histories[-2:], Setting())
+    lists = production.piece([by_name["VS, grammar"]], histories[-2:], Setting())
     assert lists.config.grammar
     assert "a real participant" in lists.chats[0][-1]["content"]
     assert "a real customer" in lists.chats[1][-1]["content"]
@@ -166,9 +167,33 @@ def test_nothing_to_do_takes_no_time_and_asks_no_model(histories: list[History],
     assert production.expected_hours(sampler, production.pieces(sampler, histories, setting)) == 0.0
 
 
+def test_both_draws_of_a_list_read_the_same_outputs_and_only_the_weights_differ(histories: list[History]) -> None:
+    sampler, setting = Canned(), Setting(replies=400, only=("VS, free",))
+    alone = production.produce(sampler, histories[:1], setting)
+    asked = sampler.decoded
+    both = production.produce(sampler, histories[:1], replace(setting, only=("VS, free", "VS, free, uniform")))
+    assert sampler.decoded == 2 * asked, "one list serves both"
+    stated, uniform = (part.reset_index(drop=True) for _, part in both.groupby("condition", sort=False))
+    pd.testing.assert_frame_equal(stated, alone)
+    same = ["history", "reply", "finished", "failure"]
+    assert stated[same].equals(uniform[same])
+    assert (uniform["raw"] == "").all() and (stated.loc[stated["failure"] == "", "raw"] == LIST).all()
+    shares = [part.loc[part["failure"] == "", "text"].eq("Yes.").mean() for part in (stated, uniform)]
+    assert shares == pytest.approx([0.9, 0.5], abs=0.15)
+
+
+def test_a_list_with_room_gives_a_candidate_by_grammar_room_too(histories: list[History]) -> None:
+    lists = [condition for condition in CONDITIONS if condition.with_grammar]
+    settings = (Setting(), Setting(list_tokens=360))
+    short, roomy = (production.piece(lists, histories, setting).config for setting in settings)
+    assert (short.max_new_tokens, roomy.max_new_tokens) == (180, 360)
+    assert "{1,60}" in str(short.grammar) and "{1,120}" in str(roomy.grammar)
+
+
 def test_a_part_of_the_conditions_can_be_drawn_and_an_unknown_one_is_one_line(histories: list[History]) -> None:
     made = production.produce(Canned(), histories, Setting(replies=2, only=("VS", "direct, T = 1")))
-    assert set(made["condition"]) == {"VS, free", "VS, grammar", "direct, T = 1"}, "a whole name means itself"
+    lists = {condition.name for condition in CONDITIONS if condition.kind == "VS"}
+    assert set(made["condition"]) == lists | {"direct, T = 1"}, "a whole name means itself"
     with pytest.raises(ScopeError, match="no condition begins with 'vs'") as caught:
         production.produce(Canned(), histories, Setting(only=("vs",)))
     assert "\n" not in str(caught.value)

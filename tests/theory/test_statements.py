@@ -9,9 +9,10 @@ import torch
 from scipy.optimize import brentq
 
 from scope_lite.method.nano import odds_from_logprobs
+from scope_lite.method.panel_file import COLLAPSED_SHARPNESS
 from scope_lite.store.errors import ScopeError
 from scope_lite.theory import concentration as steps_on
-from scope_lite.theory import instances, population, regret, sharpening, tables
+from scope_lite.theory import gradients, instances, leads, population, regret, sharpening, tables
 from scope_lite.theory.dynamics import (
     StrategyBandit,
     appeal_bandit,
@@ -31,8 +32,8 @@ from scope_lite.theory.process import (
 )
 from scope_lite.theory.quantities import (
     accumulate,
+    coin_split,
     collapse_errors,
-    doob_split,
     reward_variance,
     variance_given_actions,
 )
@@ -43,7 +44,7 @@ torch.set_num_threads(1)
 def test_asking_and_repeating_hides_the_simulators_variance_in_the_realised_acts():
     process = instances.ask_then("bit")
     assert float(variance_given_actions(process)) == pytest.approx(0, abs=1e-12)
-    assert float(doob_split(process)[1]) == pytest.approx(0.25, abs=1e-12)
+    assert float(coin_split(process)[1]) == pytest.approx(0.25, abs=1e-12)
 
 
 @pytest.mark.parametrize("reward", ["match", "nothing"])
@@ -54,26 +55,28 @@ def test_zero_variance_groups_do_not_prove_a_collapsed_simulator(reward):
     assert float(expected_return(process)) == pytest.approx(float(optimal_return(process)), abs=1e-12)
 
 
-def test_objective_falls_short_of_its_maximum_by_exactly_kl_over_eta():
-    case = steps_on.build_steps(steps_on.sample_steps(torch.Generator().manual_seed(0), 10_000))
-    best = steps_on.kl_step(case.start, case.advantage, case.eta)
-    short = steps_on.kl_objective(best, case.start, case.advantage, case.eta) - steps_on.kl_objective(
-        case.rival, case.start, case.advantage, case.eta
-    )
-    assert torch.allclose(short, steps_on.kl(case.rival, best) / case.eta, atol=1e-10)
-
-
-def test_uniform_gap_multiplies_odds_geometrically_over_many_steps_of_changing_advantages():
+def test_the_kl_step_maximises_its_objective_and_a_rival_falls_short_by_kl_over_eta():
     generator = torch.Generator().manual_seed(0)
-    case = steps_on.build_steps(steps_on.sample_steps(generator, 10_000))
-    p, first, total = case.start, steps_on.exploit_odds(case.start, 2), torch.zeros(10_000, dtype=torch.float64)
-    for _ in range(5):
-        advantage = torch.randn(10_000, 5, generator=generator, dtype=torch.float64)
-        now = steps_on.StepCase(p, advantage, case.eta, p, 2)
-        total = total + case.eta * steps_on.uniform_gap(now)
-        p = steps_on.kl_step(p, advantage, case.eta)
-    grown = (steps_on.exploit_odds(p, 2) / first).log()
-    assert (grown >= total - 1e-9).all()
+    start, rival, advantage = (torch.randn(10_000, 5, generator=generator, dtype=torch.float64) for _ in range(3))
+    start, rival = start.softmax(-1), rival.softmax(-1)
+    eta = torch.rand(10_000, generator=generator, dtype=torch.float64) + 0.1
+    best = steps_on.kl_step(start, advantage, eta)
+
+    def kl(p, q):
+        return (p * (p / q).log()).sum(-1)
+
+    def objective(p):
+        return (p * advantage).sum(-1) - kl(p, start) / eta
+
+    assert torch.allclose(objective(best) - objective(rival), kl(rival, best) / eta, atol=1e-10)
+
+
+def test_errors_of_prop_3_4_cost_what_eq_18_says():
+    ideal, worst = steps_on.two_levels(), steps_on.with_errors()
+    cost = 0.8 * (2 * 0.05 + 2 * 0.1) + 0.15
+    grown = steps_on.odds_growth(ideal).log() - steps_on.odds_growth(worst).log()
+    assert float(grown) == pytest.approx(cost)
+    assert float(steps_on.rates(worst, steps_on.uniform_gap)) == pytest.approx(0.8 * 0.75 - cost)
 
 
 def test_entropy_may_rise_first_and_its_limit_is_the_log_size_of_the_exploit_set_at_most():
@@ -86,13 +89,71 @@ def test_entropy_may_rise_first_and_its_limit_is_the_log_size_of_the_exploit_set
 
 
 def test_entropy_never_passes_its_ceiling():
-    case = steps_on.build_steps(steps_on.sample_steps(torch.Generator().manual_seed(1), 10_000))
+    case = steps_on.build_updates(steps_on.sample_updates(1)(torch.Generator().manual_seed(1), 10_000))
     assert (steps_on.entropy(case.start) <= steps_on.entropy_ceiling(case.start, 2) + 1e-12).all()
 
 
-def test_gap_of_means_shrinks_the_odds_while_a_uniform_gap_grows_them():
-    final = tables.jackpot_path().groupby("gap").odds.last()
-    assert final["uniform gap .94"] > 100 and final["gap of means .94"] < 1e-3
+def test_equal_leads_of_unequal_size_break_lemma_b_5_and_corollary_b_6():
+    """Assumption B.3 holds at .2 in every step and N⁺ = N⁻ = 100: the lemma says at least 0, and −40 is true."""
+    case = leads.unequal_leads(times=100)
+    assert leads.leads(case)[0].tolist() == [1, -1] * 100
+    assert float(leads.set_gap(case)) == pytest.approx(0.2)
+    assert float(leads.gain_counted(case)) == 0.0
+    assert float(leads.log_odds_gain(case)) == pytest.approx(-40)
+    # and so the policy concentrates on y' at a constant rate, with no exclusive lead on either side
+    halves = [float(leads.log_odds_gain(leads.unequal_leads(times=n))) for n in (50, 100)]
+    assert halves[1] == pytest.approx(2 * halves[0])
+
+
+def test_steps_without_a_lead_can_decide_everything():
+    case = leads.both_exploit(times=100)
+    assert not leads.leads(case).any() and float(leads.gain_counted(case)) == 0.0
+    assert float(leads.log_odds_gain(case)) == pytest.approx(-40)
+
+
+def test_log_odds_of_kl_steps_grow_by_the_summed_advantage_exactly():
+    case = leads.build_chases(leads.LEMMA_B_5.sample(torch.Generator().manual_seed(0), 1000))
+    policy = start = torch.rand(1000, 4, dtype=torch.float64).softmax(-1)
+    for value in case.value.unbind(1):
+        policy = steps_on.kl_step(policy, value, case.eta)
+    grown = (policy[:, 0] / policy[:, 1]).log() - (start[:, 0] / start[:, 1]).log()
+    assert torch.allclose(grown, leads.log_odds_gain(case), atol=1e-10)
+
+
+def test_the_repaired_bound_counts_each_kind_of_step_at_its_worst_and_holds_on_ten_thousand_instances():
+    case = leads.build_chases(leads.LEMMA_B_5.sample(torch.Generator().manual_seed(1), 10_000))
+    ahead, lead = leads.advantage(case), leads.leads(case)
+    slow = torch.stack(
+        [
+            eta * sum(min(won[who == k].tolist(), default=0.0) * int((who == k).sum()) for k in (1, -1, 0))
+            for eta, won, who in zip(case.eta, ahead, lead, strict=True)
+        ]
+    )
+    assert torch.allclose(slow, leads.gain_weighed(case), atol=1e-10)
+    assert (slow <= leads.log_odds_gain(case) + 1e-10).all()
+    assert (leads.gain_counted(case) > leads.log_odds_gain(case) + 1e-10).any()
+
+
+def test_the_exploit_set_is_what_lies_above_the_widest_gap_and_overlap_counts_what_stays():
+    value = torch.tensor([[0.9, 0.8, 0.1, 0.0], [0.9, 0.2, 0.8, 0.1]])
+    sets = leads.exploit_set(value)
+    assert sets.tolist() == [[True, True, False, False], [True, False, True, False]]
+    assert leads.overlap(sets).tolist() == pytest.approx([1 / 3])
+
+
+def test_sets_drawn_anew_end_geometric_concentration_and_not_concentration():
+    """The paper's sufficient model, equal gaps drawn independently: log-odds walk at random, so they grow like √K."""
+    paths = tables.chase_paths(steps=400, seeds=2000)
+    walk = paths[paths.target.str.startswith("drawn")]
+    spread = walk[walk.step.isin([100, 400])].groupby("step").log_odds.std()
+    assert spread[400] / spread[100] == pytest.approx(2, rel=0.1) and spread[400] == pytest.approx(0.4 * 20, rel=0.1)
+    assert abs(walk[walk.step == 400].log_odds.mean()) < 4 * spread[400] / np.sqrt(2000)
+
+
+def test_adversarial_and_cooperative_targets_freeze_and_the_curriculum_holds_even_odds():
+    paths = tables.target_paths(steps=400).pivot(index="step", columns="reward", values="success")
+    assert paths["adversarial"].iloc[-1] < 1e-3 and paths["cooperative"].iloc[-1] > 1 - 1e-3
+    assert paths["curriculum"].iloc[-1] == pytest.approx(0.5, abs=1e-3)
 
 
 def gradient_flow_odds(start: float, time: np.ndarray) -> np.ndarray:
@@ -198,11 +259,21 @@ def test_odds_tables_are_checked_on_reading(tmp_path):
         load_odds(path)
 
 
-def test_regret_against_the_best_single_policy_is_below_the_uncorrected_claim():
+def test_eq_9_subtracts_what_exploits_gain_off_b_x_and_less_than_r_max_for_the_rest():
     case = regret.gains_elsewhere()
-    assert float(regret.single_regret(case)) == pytest.approx(0.3)
-    assert float(regret.single_bound_uncorrected(case)) == pytest.approx(0.4)
-    assert float(regret.oracle_regret(case)) >= float(regret.oracle_bound(case)) - 1e-12
+    assert float(regret.regret(case)) == pytest.approx(0.25) == float(regret.bound_sharp(case))
+    assert float(regret.bound_paper(case)) == pytest.approx(0.9 * (0.8 * 0.5 - 0.2 * 0.5) - 0.1)
+    assert float(regret.bound(case, off=False, rest=regret.excess(case))) == pytest.approx(0.34)  # and .25 is lost
+
+
+def test_nothing_is_subtracted_for_the_rest_against_a_rival_that_nothing_beats():
+    case = regret.build_deployments(regret.sample_deployments(torch.Generator().manual_seed(0), 10_000))
+    oracle = case.payoff.amax(-1, keepdim=True)
+    best = regret.Deployment(
+        torch.cat([case.payoff, oracle], -1), case.users, torch.nn.functional.pad(case.policy, (0, 1)), 2, 2
+    )
+    assert (regret.excess(best) == 0).all() and (regret.gain(best) <= 0).all()
+    assert (regret.regret(best) >= regret.bound(best) - 1e-12).all()
 
 
 def test_sharp_form_of_the_sharpening_bound_is_reached_for_every_gamma():
@@ -211,24 +282,38 @@ def test_sharp_form_of_the_sharpening_bound_is_reached_for_every_gamma():
         assert float(sharpening.rare_mass(case)) == pytest.approx(float(sharpening.bound_sharp(case)), rel=1e-12)
 
 
-def test_effective_size_counts_modes_and_not_checkpoints():
-    duplicates = population.pool([0.25] * 4, [0, 0, 0, 1])
-    assert float(1 / duplicates.mode_weights.amax()) == pytest.approx(4 / 3)
-    assert float(population.best_exploit_gap(population.distinct_modes(5))) == pytest.approx(0.2)
-    assert float(population.best_exploit_gap(population.pool([0.5, 0.5], [0, 1], overlap=1.0))) == pytest.approx(1.0)
+def test_default_sharpness_lies_in_the_range_that_the_paper_gives_after_prop_b_2():
+    alpha, beta = torch.tensor([0.5, 0.65]), torch.tensor([0.1, 0.01])
+    none = torch.zeros(2, 1, dtype=torch.float64)
+    low, high = sharpening.gamma_of(sharpening.Alignment(none, none, alpha, beta, none)).tolist()
+    assert low == pytest.approx(6) and high == pytest.approx(66) and low <= COLLAPSED_SHARPNESS <= high
 
 
-def test_concentration_against_a_pool_is_slower_and_still_geometric():
-    odds = tables.pool_odds()
-    for k, part in odds.groupby("K"):
-        growth = np.diff(np.log(part.odds))
-        assert np.allclose(growth, 0.5 / k)
+def test_one_simulator_a_group_sees_less_than_one_a_dialogue():
+    coverage = tables.pool_coverage(5).set_index("K")
+    assert coverage.loc[5, "group"] == pytest.approx(1 / 5)
+    assert coverage.loc[5, "dialogue"] == pytest.approx(1 - 0.8**8)
 
 
-def test_staleness_model_has_its_optimum_where_its_formula_says():
-    for _, part in tables.staleness_curves().groupby("cost"):
-        best = part.loc[part.loss.idxmin()]
-        assert best.K == pytest.approx(min(best.optimum, 12), abs=0.11)
+def test_a_pool_drawn_once_a_dialogue_deviates_once_and_not_at_every_turn():
+    """K deterministic simulators of distinct modes: the first reply tells who speaks."""
+    table = tables.pool_collapse(largest=4, turns=3).set_index("K")
+    assert table.turn.to_numpy() == pytest.approx(3 * (1 - 1 / table.index.to_numpy()))
+    assert table.dialogue.to_numpy() == pytest.approx(1 - 1 / table.index.to_numpy())
+
+
+def test_a_pool_drawn_once_a_dialogue_has_the_mean_of_its_members_dialogues():
+    pool = gradients.PROPOSITION_B_8.build(gradients.PROPOSITION_B_8.sample(torch.Generator().manual_seed(0), 500))
+    together = trajectory_probs(pool.process, gradients.mixed_replies(pool))
+    assert torch.allclose(together, pool.mean(lambda one: trajectory_probs(pool.process, one)), atol=1e-12)
+
+
+def test_only_distinct_modes_without_overlap_divide_an_exploit_by_k():
+    sizes = tables.pool_sizes(5).query("K == 5").set_index("pool").gap
+    assert sizes["distinct modes"] == pytest.approx(1 / 5)
+    assert sizes["overlap .3"] == pytest.approx(1 / 5 + 0.3 * 4 / 5)
+    assert sizes["two of three share a mode"] == pytest.approx(4 / 5)
+    assert float(population.best_exploit_gap(population.pool([0.5, 0.5], overlap=1.0))) == pytest.approx(1.0)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The shape of a decoder-only language model, from its config and its model on the meta device, and the bytes it takes.
 
-Known models of the paper are in ``known_models.yaml``; any other is read from its ``config.json``. Nothing is loaded.
+Those of the registry are known; any other is read from its ``config.json``. Nothing is loaded.
 Bytes are those of transformers and peft in bf16. Unsloth's fused kernels keep less: for it they are an upper bound.
 """
 
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from scope_lite.store.contents import EMBEDDED
+from scope_lite.models.registry import models
 from scope_lite.store.errors import ScopeError, closest
 from scope_lite.store.paths import checked_place, expanded
-from scope_lite.store.plain_yaml import read_yaml
 
-KNOWN: dict[str, dict[str, Any]] = read_yaml(Path(__file__).with_name("known_models.yaml"))
 COUNTED = ("llama", "mistral", "qwen2", "qwen3", "olmo2", "olmo3")
 """architectures (``model_type``) whose tensors are counted here: RMSNorm, rotary positions, gated MLP"""
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -114,18 +111,19 @@ def shape_of(model: str) -> ModelShape:
 
         return replace(from_config(read_config(folder)), name=folder.resolve().name)
     base = model.partition("+")[0]  # an adapter changes no shape
-    wanted = "SmolLM2-135M-Instruct" if base == EMBEDDED else base.rsplit("/", 1)[-1]
-    for name in KNOWN:
-        if name.lower() == wanted.lower():
+    wanted = base.rsplit("/", 1)[-1].lower()
+    for name, entry in models().items():
+        if wanted in (name, entry.title.lower()):
             return _known(name)
-    raise ScopeError(f"{closest(model, list(KNOWN), 'model')}; or give the folder of any other (its config.json)")
+    raise ScopeError(f"{closest(model, list(models()), 'model')}; or give the folder of any other (its config.json)")
 
 
 @cache
 def _known(name: str) -> ModelShape:
     from transformers import AutoConfig
 
-    return replace(from_config(AutoConfig.for_model(**KNOWN[name])), name=name)
+    entry = models()[name]
+    return replace(from_config(AutoConfig.for_model(**entry.shape)), name=entry.title)
 
 
 def from_config(config: Any) -> ModelShape:

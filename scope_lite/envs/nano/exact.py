@@ -8,6 +8,7 @@ enumerate.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Protocol, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -66,24 +67,44 @@ def _unique(nodes: BeliefUsers) -> tuple[Int[np.ndarray, " u"], Int[np.ndarray, 
     return first, inverse
 
 
+class Users(Protocol):
+    """Users whose law is known, a row a dialogue: ``BeliefUsers``, or a model in their place."""
+
+    def __getitem__(self, rows: Any) -> Self: ...
+    def reply_probabilities(self, acts: Int[np.ndarray, " b"]) -> Float[np.ndarray, "b R"]: ...
+    def observe(self, acts: Int[np.ndarray, " b"], replies: Int[np.ndarray, " b"]) -> None: ...
+    def outcome_probabilities(self) -> Float[np.ndarray, "b O"]: ...
+
+
+def play_out(
+    world: World, users: Users, policy: Policy, opening: History = (), floor: float = 0.0
+) -> tuple[list[History], Float[np.ndarray, " n"], Users]:
+    """Every dialogue of a deterministic scripted policy that has a probability above ``floor`` at each turn.
+
+    Args:
+        users: one row, at the start of a dialogue.
+
+    Returns:
+        The finished dialogues, the probability of each (they sum to 1 at a floor of 0), and the users at their ends.
+    """
+    histories, shares = [opening], np.ones(1)
+    for _ in range(world.horizon):
+        acts = [policy(history) for history in histories]
+        chosen = np.array([world.agent_index[act] for act in acts])
+        joint = shares[:, None] * users.reply_probabilities(chosen)
+        rows, replies = np.nonzero(joint > floor)
+        users = users[rows]
+        users.observe(chosen[rows], replies)
+        histories = [(*histories[i], (acts[i], world.spec.user_acts[r])) for i, r in zip(rows, replies, strict=True)]
+        shares = joint[rows, replies]
+    return histories, shares, users
+
+
 def policy_value(world: World, prior: Float[np.ndarray, " Z"], policy: Policy, gamma: float = 1.0) -> float:
     """Expected reward of a deterministic scripted policy, by enumerating every reply.
 
     ``prior`` is over types; with ``gamma`` above 1 the users are the sharpened simulator. The mean over the tasks.
     """
-
-    def value(history: History, users: BeliefUsers, turns: int) -> float:
-        if turns == 0:
-            return float(users.outcome_probabilities()[0] @ world.rewards)
-        act = policy(history)
-        chosen = np.array([world.agent_index[act]])
-        probs = users.reply_probabilities(chosen)[0]
-        total = 0.0
-        for r in np.flatnonzero(probs > 0):
-            child = users[:]
-            child.observe(chosen, np.array([r]))
-            total += probs[r] * value((*history, (act, world.spec.user_acts[r])), child, turns - 1)
-        return total
 
     shares = world.knows @ prior
     total = 0.0
@@ -91,7 +112,8 @@ def policy_value(world: World, prior: Float[np.ndarray, " Z"], policy: Policy, g
         known = told_prior(world, prior, np.array([prompt]))
         for task in range(len(world.tasks)):
             users = BeliefUsers(world, known, 1, gamma, task)
-            total += shares[prompt] * value(world.opening(task), users, world.horizon)
+            _, chances, ends = play_out(world, users, policy, world.opening(task))
+            total += shares[prompt] * chances @ (ends.outcome_probabilities() @ world.rewards)
     return total / len(world.tasks)
 
 
