@@ -29,9 +29,10 @@ from scope_lite.method.panel_file import PanelMember
 from scope_lite.method.partner import Partner
 from scope_lite.method.prompted import PromptedSeat
 from scope_lite.method.scene import Scene, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, ModelSeat, WordSeat
+from scope_lite.method.seats import KnowsItsLaw, ModelSeat
 from scope_lite.method.text import TextScene, draw_personas
 from scope_lite.method.train import in_format, open_scene
+from scope_lite.method.words import WordSeat
 from scope_lite.models.hf import SeatModel
 from scope_lite.models.records import FAILED, Rollout, Transcript
 from scope_lite.models.rng import RowKeys

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from scope_lite.envs.nano import World, get_world
 from scope_lite.envs.nano.episode import CLOSE, NanoEpisode
@@ -17,8 +18,9 @@ from scope_lite.method.config import RunConfig
 from scope_lite.method.dialogue import Seat
 from scope_lite.method.panel_file import COLLAPSED_SHARPNESS, PanelMember, read_panel
 from scope_lite.method.sampling import Direct, SamplingRule, VerbalizedModel
-from scope_lite.method.scene import Scene, Split, draw_tasks
-from scope_lite.method.seats import KnowsItsLaw, Reader, RoutedSeat, WordSeat
+from scope_lite.method.scene import Scene, SeatOf, Split, draw_tasks
+from scope_lite.method.seats import KnowsItsLaw, RoutedSeat, WordSpeaker
+from scope_lite.method.words import WordSeat, run_words
 from scope_lite.models.hf import SeatModel, load_base
 from scope_lite.models.records import Rollout, Transcript
 from scope_lite.models.rng import RowKeys
@@ -46,6 +48,7 @@ class WorldSeat:
         """``users``: with a hidden type a row, or with a belief over the types that each row's simulator may have been.
         ``speaker``: who says the replies; None: these users."""
         self.users, self.keys, self.speaker = users, keys, speaker
+        self._words = speaker if isinstance(speaker, WordSpeaker) else None
         self._acts: Int[np.ndarray, " b"] = np.zeros(len(keys), dtype=int)
         self._distributions: list[Float[np.ndarray, "b n"]] = []
 
@@ -55,27 +58,37 @@ class WorldSeat:
 
     def hear(self, messages: Sequence[str | None]) -> None:
         """Raises KeyError for a message that is no act of this world."""
-        if CLOSE in messages:
-            return
-        self._acts = np.array([self.users.world.agent_index[message or ""] for message in messages])
-        if self.speaker:
-            self.speaker.hear(messages)
+        if CLOSE not in messages:
+            self._acts = np.array([self.users.world.agent_index[message or ""] for message in messages])
+            if self.speaker:
+                self.speaker.hear(messages)
+
+    def told(self, words: Sequence[str], said: Int[np.ndarray, " b"]) -> None:
+        if CLOSE not in words:
+            self._acts = said
+            if self._words:
+                self._words.told(words, said)
 
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
-        world, uniforms = self.users.world, self.keys.uniforms(turn, "simulator")[:, 0]
-        if kind == "outcome":
-            self._distributions.append(self.users.outcome_probabilities())
-            return [world.spec.outcomes[o] for o in draw(self._distributions[-1], uniforms)]
-        if self.speaker:
-            said = [str(reply) for reply in self.speaker.speak(turn, kind)]
-        else:
-            self._distributions.append(self.users.reply_probabilities(self._acts))
-            said = [world.spec.user_acts[r] for r in draw(self._distributions[-1], uniforms)]
-        self.users.observe(self._acts, np.array([world.user_index[reply] for reply in said]))
+        spec = self.users.world.spec
+        return [(spec.outcomes if kind == "outcome" else spec.user_acts)[word] for word in self.say(turn, kind)]
+
+    def say(self, turn: int, kind: str) -> Int[np.ndarray, " b"]:
+        if kind == "outcome" or self.speaker is None:
+            ends = kind == "outcome"
+            law = self.users.outcome_probabilities() if ends else self.users.reply_probabilities(self._acts)
+            self._distributions.append(law)
+            said = draw(law, self.keys.uniforms(turn, "simulator")[:, 0])
+        elif self._words:
+            said = self._words.say(turn, kind)
+        else:  # a person
+            said = np.array([self.users.world.user_index[str(reply)] for reply in self.speaker.speak(turn, kind)])
+        if kind != "outcome":
+            self.users.observe(self._acts, said)
         return said
 
     def reads(self, kind: str) -> list[Reads]:
-        return self.speaker.reads(kind) if kind != "outcome" and isinstance(self.speaker, Reader) else []
+        return self._words.reads(kind) if self._words and kind != "outcome" else []
 
     def distributions(self) -> list[Float[np.ndarray, "b n"]]:
         own = self._distributions
@@ -92,13 +105,18 @@ def choice_sets(world: World, tokenizer: Any) -> dict[str, list[int]]:
     return {kind: tokenizer.convert_tokens_to_ids(list(words)) for kind, words in names.items()}
 
 
+@lru_cache(maxsize=64)
+def _base(folder: Path, files: tuple[tuple[str, int, int], ...]) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model by its folder and what is in there; runs of one process share it."""
+    return load_base(folder)
+
+
 class Library:
     """Loads each nano model of a world once, and hands it out as a seat model."""
 
     def __init__(self, world: World, folder: Path | None = None):
         self.world = world
         self.folder = folder / world.name if folder else model_folder(world.name)
-        self._base = cache(lambda name: load_base(self.folder / name))
 
     def has(self, name: str) -> bool:
         return (self.folder / name / "config.json").exists()
@@ -109,7 +127,10 @@ class Library:
         Raises:
             ScopeError: if the world has no such model.
         """
-        model, tokenizer = self._base(name)
+        files = sorted((self.folder / name).glob("*"))
+        model, tokenizer = _base(
+            self.folder / name, tuple((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in files)
+        )
         return SeatModel(model, tokenizer, choice_sets(self.world, tokenizer), sharpness, act_sharpness)
 
 
@@ -229,6 +250,21 @@ class NanoScene(Scene):
         for member, rows in rows_of(playing):
             prompts[rows] = draw_prompts(self.world, self.world.prior_vector(member.population), shared[rows])
         return [self.world.prompts[i] for i in prompts]
+
+    def run(
+        self,
+        policy: SeatModel,
+        keys: RowKeys,
+        names: Sequence[str],
+        seat: SeatOf,
+        tasks: Sequence[int],
+        told: Sequence[str],
+        split: Split,
+    ) -> tuple[list[Rollout], Seat]:
+        prompts = [self.world.tasks[task] for task in tasks]
+        agents, simulators = self.seat_model(policy, keys, prompts, split), seat(keys, told)
+        assert isinstance(simulators, RoutedSeat)
+        return run_words(self.world, prompts, agents, simulators, keys, names), simulators
 
     def episode(self, task: int, split: Split, told: str) -> NanoEpisode:
         return NanoEpisode(self.world, {"policy": self.world.tasks[task], "simulator": told})

@@ -27,6 +27,8 @@ from scope_lite.store.errors import ScopeError, closest
 Split = Literal["train", "test"]
 """training, where a group shares its task and its simulator, or evaluation on the panel, where every dialogue is its
 own"""
+SeatOf = Callable[[RowKeys, Sequence[str]], Seat]
+"""seats simulators under their system prompts"""
 NOTHING_COUNTS = {
     "learns": "the simulator that learns says nothing that can be used ({reasons}); start from a larger model",
     "lists": "{tries} times in a row no list of the verbalized simulator could be read ({reasons}); set text.grammar "
@@ -94,30 +96,43 @@ class Scene(ABC):
         policy: SeatModel,
         keys: RowKeys,
         playing: Sequence[PanelMember],
-        seat: Callable[[RowKeys, Sequence[str]], Seat],
+        seat: SeatOf,
         split: Split,
     ) -> list[Rollout]:
         """Play every row to its end.
 
         Args:
             playing: the simulator of each row.
-            seat: seats them under their system prompts.
+            seat: seats them.
 
         Raises:
             ScopeError: no dialogue counts, so nothing was measured.
         """
         shared = keys.by_group() if split == "train" else keys
         tasks, told = self.draw_tasks(shared, split), self.told(playing, shared, split)
-        episodes = [self.episode(int(task), split, text) for task, text in zip(tasks, told, strict=True)]
-        agents = self.seat_model(policy, keys, seat_systems(episodes, "policy"), split)
-        simulators = seat(keys, seat_systems(episodes, "simulator"))
         names = [member.name for member in playing]
-        rollouts = run_dialogues(episodes, agents, simulators, keys, names, self.context(policy))
+        rollouts, simulators = self.run(policy, keys, names, seat, tasks.tolist(), told, split)
         self.played(rollouts)
         if not any(r.counts for r in rollouts):
             when = f"step {keys.step}" if split == "train" else f"the evaluation at step {keys.step}"
             raise ScopeError(f"no dialogue of {when} counts: {self._why(failures_of(simulators), split)}")
         return rollouts
+
+    def run(
+        self,
+        policy: SeatModel,
+        keys: RowKeys,
+        names: Sequence[str],
+        seat: SeatOf,
+        tasks: Sequence[int],
+        told: Sequence[str],
+        split: Split,
+    ) -> tuple[list[Rollout], Seat]:
+        """Dialogues on these tasks, with simulators that are told this of themselves; and the simulators' seat."""
+        episodes = [self.episode(task, split, text) for task, text in zip(tasks, told, strict=True)]
+        agents = self.seat_model(policy, keys, seat_systems(episodes, "policy"), split)
+        simulators = seat(keys, seat_systems(episodes, "simulator"))
+        return run_dialogues(episodes, agents, simulators, keys, names, self.context(policy)), simulators
 
     def _why(self, failures: Counter[str], split: Split) -> str:
         kind = self.config.simulator.kind if split == "train" else "frozen"

@@ -1,16 +1,16 @@
 """Seats: who hears and speaks in a batch of dialogues, whatever sits behind the words (``dialogue.Seat``).
 
 A ``ModelSeat`` is a language model with its own transcripts, a ``GatedSeat`` holds its words to the gate, a
-``RoutedSeat`` sends each row to the seat that plays it. ``prompted`` has the simulators that are asked for their words,
-``nano`` the users whose law is known.
+``RoutedSeat`` sends each row to the seat that plays it. ``words`` has the models that say one word a message,
+``prompted`` the simulators that are asked for their words, ``nano`` the users whose law is known.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -21,7 +21,7 @@ from scope_lite.models.gate import Said, heard
 from scope_lite.models.hf import RowSession, SeatModel
 from scope_lite.models.records import Transcript
 from scope_lite.models.rng import RowKeys
-from scope_lite.models.texts import Reads, Text, hidden_of, read_texts
+from scope_lite.models.texts import Reads, read_texts
 
 
 @runtime_checkable
@@ -32,19 +32,18 @@ class KnowsItsLaw(Protocol):
 
 
 @runtime_checkable
-class Reader(Protocol):
-    """A seat whose words come from models, which can read together with those of other seats."""
+class WordSpeaker(Protocol):
+    """A seat of a nano world, where all rows say one word at once: what is said is its number in a list of words."""
 
-    def reads(self, kind: str) -> list[Reads]: ...  # what there is to read before a message of this kind
+    def reads(self, kind: str) -> list[Reads]: ...  # what its models have to read before a word of this kind
+    def told(self, words: Sequence[str], said: Int[np.ndarray, " b"]) -> None: ...
+    def say(self, turn: int, kind: str) -> Int[np.ndarray, " b"]: ...
 
 
 def failures_of(seat: Seat) -> Counter[str]:
     """What a seat said that could not be used, by reason; nothing where it has no ``failures``."""
     found: Counter[str] | None = getattr(seat, "failures", None)
     return found or Counter()
-
-
-Word = TypeVar("Word", bound=Hashable)
 
 
 class ModelSeat:
@@ -127,85 +126,6 @@ class ModelSeat:
         return ids[index], np.log(np.maximum(chance, 1e-300))
 
 
-class WordSeat:
-    """A model that says one word a message, out of a set, as at nano; it equals a ``ModelSeat`` up to rounding.
-
-    Rows that have heard and said the same are one text: it is written once, and the model reads it once.
-    """
-
-    max_new_tokens = 1
-
-    def __init__(
-        self, model: SeatModel, keys: RowKeys, seat: str, systems: Sequence[str], rule: SamplingRule | None = None
-    ):
-        self.model, self.keys, self.seat = model, keys, seat
-        self.rule = rule or Direct()
-        texts: dict[str, int] = {}
-        self._text = [texts.setdefault(system, len(texts)) for system in systems]  # of each row
-        self._texts = [Text(system) for system in texts]
-        self._speaker = model.speaker()
-        self._distributions: list[Float[np.ndarray, "b n"]] = []
-
-    @property
-    def transcripts(self) -> list[Transcript]:
-        """One a row; rows of one text share it."""
-        return [self._texts[text].transcript for text in self._text]
-
-    def resume(self, transcripts: Sequence[Transcript]) -> None:
-        """Take up copies of these transcripts, one a row, where they end; the model reads them before it speaks."""
-        systems = [self._texts[text].system for text in self._text]
-        self._texts = [Text(system, copy.deepcopy(t)) for system, t in zip(systems, transcripts, strict=True)]
-        self._text = list(range(len(systems)))
-
-    def reads(self, kind: str) -> list[Reads]:
-        """What its model has to read before a message of this kind."""
-        for text in self._texts:
-            if not text.transcript.ids:
-                text.transcript.read(self.model.format.opening(text.system, None))
-        return [(self._speaker, self._texts)]
-
-    def hear(self, messages: Sequence[str | None]) -> None:
-        """A row whose message is None hears nothing."""
-        for text, (_, message) in self._part(messages):
-            if message is not None:
-                text.transcript.read(self.model.format.heard(text.transcript, text.system, message))
-
-    def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str]:
-        """One word from each of ``rows``, by default from all."""
-        read_texts(self.reads(kind))
-        speaking = np.arange(len(self._text)) if rows is None else rows
-        choice, ids = self.model.choice_index[kind], self.model.choice_ids[kind]
-        hidden = hidden_of(self._texts)
-        by_text = self.model.probabilities(self._speaker.model, hidden, choice, self.rule.sharpness)[:, ids]
-        probabilities = by_text[np.array(self._text)[speaking]]
-        index, distribution = self.rule(probabilities, self.keys[speaking], turn, self.seat, 0)
-        self._distributions.append(distribution)
-        words: list[int | None] = [None] * len(self._text)
-        for row, word in zip(speaking.tolist(), index.tolist(), strict=True):
-            words[row] = word
-        logprobs = np.log(np.maximum(by_text, 1e-300))
-        for text, (before, word) in self._part(words):
-            if word is not None:
-                text.transcript.write(int(ids[word]), float(logprobs[before, word]), choice)
-        return [self.model.decode((int(ids[word]),)) for word in index]
-
-    def distributions(self) -> list[Float[np.ndarray, "b n"]]:
-        return self._distributions
-
-    def _part(self, words: Sequence[Word]) -> list[tuple[Text, tuple[int, Word]]]:
-        """Rows of one text whose words are not the same part ways: the texts from now on, each with the number of the
-        text that it was and its word."""
-        texts: dict[tuple[int, Word], int] = {}
-        self._text = [texts.setdefault(pair, len(texts)) for pair in zip(self._text, words, strict=True)]
-        # the last to go on from a text needs no copy
-        last = {text: number for number, (text, _) in enumerate(texts)}
-        self._texts = [
-            self._texts[text] if last[text] == number else self._texts[text].copy()
-            for number, (text, _) in enumerate(texts)
-        ]
-        return list(zip(self._texts, texts, strict=True))
-
-
 def newest_said(model: SeatModel, transcript: Transcript, tokens: int) -> Said:
     """What a model's newest message says, its control tokens read as text."""
     ids = transcript.ids[transcript.newest]
@@ -250,6 +170,7 @@ class RoutedSeat:
         self.parts = parts
         self.rows = sum(len(rows) for rows, _ in parts)
         self.max_new_tokens = max(seat.max_new_tokens for _, seat in parts)
+        self._words = [(rows, seat) for rows, seat in parts if isinstance(seat, WordSpeaker)]
 
     @property
     def transcripts(self) -> list[Transcript | None]:
@@ -261,7 +182,18 @@ class RoutedSeat:
         return sum((failures_of(seat) for _, seat in self.parts), Counter())
 
     def reads(self, kind: str) -> list[Reads]:
-        return [one for _, seat in self.parts if isinstance(seat, Reader) for one in seat.reads(kind)]
+        return [one for _, seat in self._words for one in seat.reads(kind)]
+
+    def told(self, words: Sequence[str], said: Int[np.ndarray, " b"]) -> None:
+        for rows, seat in self._words:
+            seat.told(words, said[rows])
+
+    def say(self, turn: int, kind: str) -> Int[np.ndarray, " b"]:
+        read_texts(self.reads(kind))  # of all at once
+        said = np.zeros(self.rows, dtype=int)
+        for rows, seat in self._words:
+            said[rows] = seat.say(turn, kind)
+        return said
 
     def hear(self, messages: Sequence[str | None]) -> None:
         for rows, seat in self.parts:
@@ -270,7 +202,6 @@ class RoutedSeat:
     def speak(self, turn: int, kind: str, rows: Int[np.ndarray, " r"] | None = None) -> list[str | Unsaid]:
         """One message from each of ``rows``, in their order; by default from all."""
         wanted = np.arange(self.rows) if rows is None else rows
-        read_texts(self.reads(kind))
         said: dict[int, str | Unsaid] = {}
         for own, seat in self.parts:
             within = None if rows is None else np.flatnonzero(np.isin(own, rows))

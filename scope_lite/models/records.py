@@ -115,15 +115,19 @@ def collate(transcripts: list[Transcript], pad: int) -> TokenBatch:
     Raises:
         ValueError: if a transcript begins with a generated token (nothing predicts it).
     """
-    length = max(len(t.ids) for t in transcripts)
+    # rows of one text share it
+    texts = {id(t): t for t in transcripts}
+    number = {key: i for i, key in enumerate(texts)}
+    row_text = torch.tensor([number[id(t)] for t in transcripts])
+    length = max(len(t.ids) for t in texts.values())
 
     def padded(values: list[list[Any]], fill: Any) -> Tensor:
-        return torch.tensor([row + [fill] * (length - len(row)) for row in values])
+        return torch.tensor([row + [fill] * (length - len(row)) for row in values])[row_text]
 
-    ids = padded([t.ids for t in transcripts], pad)
-    generated = padded([t.generated for t in transcripts], False)
-    choices = padded([t.choices for t in transcripts], 0)
-    logprobs = padded([t.logprobs for t in transcripts], 0.0)
+    ids = padded([t.ids for t in texts.values()], pad)
+    generated = padded([t.generated for t in texts.values()], False)
+    choices = padded([t.choices for t in texts.values()], 0)
+    logprobs = padded([t.logprobs for t in texts.values()], 0.0)
     attention = torch.arange(length)[None] < torch.tensor([len(t.ids) for t in transcripts])[:, None]
     if generated[:, 0].any():
         raise ValueError("a transcript begins with a generated token; put a prompt before it")

@@ -20,11 +20,10 @@ ONCE = {"user": 0, "persona": 1, "random reward": 2, "pool entry": 3, "task": 4,
 
 def mix(value: np.ndarray) -> np.ndarray:
     """SplitMix64's output function (Steele, Lea, Flood 2014) on unsigned 64-bit integers."""
-    with np.errstate(over="ignore"):
-        z = value + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
+    z = value + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,9 @@ from scope_lite.method.grpo import clipped_loss
 from scope_lite.method.nano import Library, NanoScene, WorldSeat, collapse_error
 from scope_lite.method.partner import Partner
 from scope_lite.method.sampling import Direct, VerbalizedModel
-from scope_lite.method.seats import ModelSeat, RoutedSeat, WordSeat
+from scope_lite.method.scene import Scene
+from scope_lite.method.seats import ModelSeat, RoutedSeat
+from scope_lite.method.words import WordSeat
 from scope_lite.models.chat import ChatFormat
 from scope_lite.models.records import Transcript, collate
 from scope_lite.models.rng import RowKeys
@@ -103,27 +105,34 @@ def test_rows_with_the_same_words_are_read_once_and_say_what_each_alone_would(po
     assert taken_up.speak(3, "act") == shared.speak(3, "act")
 
 
-def test_models_that_read_together_say_what_each_would_alone(library, policy):
-    """Other bases, an adapter, one model twice, and one of another kind, which reads apart."""
-    names = ("sim-b", "sim-c", "sim-b", "qwen3-small")
-    models = [policy, *(library.seat_model(name, 4.0) for name in names)]
-    keys = RowKeys.grid(0, 1, 5, 8)
-    rows = [np.arange(40)[i::5] for i in range(5)]
-    seats = {
-        kind: RoutedSeat(
-            [(r, kind(m, keys[r], "policy", ["agent"] * len(r))) for m, r in zip(models, rows, strict=True)]
-        )
-        for kind in (ModelSeat, WordSeat)
-    }
+@pytest.mark.parametrize("world", ["persuasion", "retail", "coding"])
+def test_words_as_numbers_and_models_that_read_together_give_the_dialogues_of_the_plain_loop(world):
+    """The whole panel: models of two kinds, users of the world itself, prompts and tasks."""
+    scene = NanoScene(method_config("single", world=world))
+    policy, n = scene.policy_model(), 6
+    keys = RowKeys.grid(0, 1, len(scene.members), n)
+    playing = [member for member in scene.members for _ in range(n)]
+    names, tasks = [member.name for member in playing], scene.draw_tasks(keys, "test").tolist()
+
+    def seat(rows, systems):
+        return scene.seat_members(playing, rows, systems, "test")
+
+    told = scene.told(playing, keys, "test")
     passes = []
-    tree = tree_of(policy.base)
-    hook = tree.register_forward_hook(lambda *read: passes.append(1))
-    assert say(seats[WordSeat], "no", "yes") == say(seats[ModelSeat], "no", "yes")
+    hook = tree_of(policy.base).register_forward_hook(lambda *read: passes.append(1))
+    fast, simulators = scene.run(policy, keys, names, seat, tasks, told, "test")
     hook.remove()
-    assert len(passes) <= 6  # for the rows that hear nothing their own
-    for ours, theirs in zip(seats[WordSeat].transcripts, seats[ModelSeat].transcripts, strict=True):
-        assert ours.ids == theirs.ids
-        np.testing.assert_allclose(ours.logprobs, theirs.logprobs, atol=1e-5)
+    assert len(passes) <= scene.world.horizon + 1
+    plain, known = Scene.run(scene, policy, keys, names, seat, tasks, told, "test")
+    for ours, theirs in zip(fast, plain, strict=True):
+        assert ours.readable() == theirs.readable()
+        for a, b in ((ours.policy, theirs.policy), (ours.simulator_transcript, theirs.simulator_transcript)):
+            assert (a is None) == (b is None)
+            if a and b:
+                assert (a.ids, a.generated, a.choices) == (b.ids, b.generated, b.choices)
+                np.testing.assert_allclose(a.logprobs, b.logprobs, atol=1e-5)
+    for ours, theirs in zip(simulators.distributions(), known.distributions(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 def test_ids_trained_are_ids_sampled(policy, rollouts):
