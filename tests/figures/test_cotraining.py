@@ -44,7 +44,7 @@ def close_figures():
     plt.close("all")
 
 
-NOT_MADE = {"paper_retail", "paper_airline", "paper_pool", "paper_rewards", "pool_draws", "estimators"} | {
+NOT_MADE = {"paper_airline", "paper_pool", "paper_rewards", "pool_draws", "estimators"} | {
     "recipes",
     "speed_confounds",
     "vs_draws",
