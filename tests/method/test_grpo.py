@@ -2,10 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from scope_lite.method.grpo import clipped_loss, counted_advantages, group_advantages, reward_metrics
+from scope_lite.method.grpo import (
+    clipped_loss,
+    counted_advantages,
+    counted_metrics,
+    group_advantages,
+    reward_metrics,
+)
 
 
 def fractions(rewards):
@@ -203,3 +210,18 @@ def test_equal_rewards_leave_only_the_kl_gradient():
     new.grad = None
     clipped_loss(new, new.detach(), zero, row, kl_coef=0.1, reference_logprobs=reference).loss.backward()
     assert (new.grad != 0).all()
+
+
+def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_were_not_there():
+    nan = float("nan")
+    rewards = torch.tensor([[1.0, nan, 0.0, 0.5], [nan, nan, nan, 1.0], [1.0, 0.0, 0.0, 0.0]])
+    found = counted_advantages(rewards)
+    torch.testing.assert_close(found[0, [0, 2, 3]], group_advantages(torch.tensor([[1.0, 0.0, 0.5]]))[0])
+    assert found[0, 1] == 0 and (found[1] == 0).all()
+    torch.testing.assert_close(found[2], group_advantages(rewards[2:])[0])
+    metrics = counted_metrics(rewards)
+    assert metrics["reward"] == pytest.approx((1.5 + 1 + 1) / 8)
+    spread = [np.std([1, 0, 0.5]), 0, np.std([1, 0, 0, 0])]
+    assert metrics["reward_std"] == pytest.approx(np.mean(spread))
+    assert metrics["frac_all_success"] == pytest.approx(1 / 3)
+    assert set(counted_metrics(torch.full((2, 2), nan)).values()) == {None}

@@ -10,8 +10,10 @@ import torch
 from scipy.stats import chisquare
 
 from scope_lite.envs.p4g_episode import P4GEpisode, says_goodbye
+from scope_lite.method.config import method_config
 from scope_lite.method.dialogue import Unsaid, WrittenSeat, run_dialogues
 from scope_lite.method.prompted import PromptedSeat, Voice
+from scope_lite.method.text_tasks import open_task
 from scope_lite.models.generate import TextSampler
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import FAILED
@@ -154,3 +156,14 @@ def test_a_turn_reads_what_is_new_and_the_simulators_say_what_they_would_if_they
     assert texts[0] == texts[1]
     assert numbers[0] == pytest.approx(numbers[1], abs=2e-3)
     assert read[0] < read[1] / 2
+
+
+def test_tau2s_tasks_open_as_episodes_of_the_same_loop():
+    pytest.importorskip("tau2", reason="tau2-bench is not installed")
+    task = open_task("tau2-retail", method_config("single", world="tau2-retail").text)
+    assert task.count("train") > task.count("test") > 30  # without the quarantined ones
+    episode = task.open(3, "test", "Character: in a hurry")
+    assert episode.next_seat == "simulator" and episode.systems["simulator"].count("Character: in a hurry") == 1
+    assert "get_order_details(" in episode.systems["policy"]
+    episode.take("Never mind. ###STOP###")
+    assert episode.outcome in task.outcomes and episode.reward in (0, 1)

@@ -19,11 +19,10 @@ from scope_lite.cli.base import make_config
 from scope_lite.envs.prompts import persuadee, persuader, verbalized
 from scope_lite.method.config import RunConfig, method_config
 from scope_lite.method.cotraining import open_partner
-from scope_lite.method.grpo import counted_advantages, counted_metrics, group_advantages
+from scope_lite.method.grpo import group_advantages
 from scope_lite.method.learner import Learner
 from scope_lite.method.made_of import run_folder
 from scope_lite.method.text import TextScene
-from scope_lite.method.text_tasks import open_task
 from scope_lite.method.train import train
 from scope_lite.models.pretrained import load_model
 from scope_lite.models.records import FAILED, Transcript
@@ -322,21 +321,6 @@ def test_a_group_of_equal_rewards_adds_nothing_to_the_other_groups_gradient(mode
         torch.testing.assert_close(a, b * tokens[0] / tokens[1], atol=1e-6, rtol=1e-4)
 
 
-def test_what_does_not_count_has_no_advantage_and_leaves_the_others_as_if_it_were_not_there():
-    nan = float("nan")
-    rewards = torch.tensor([[1.0, nan, 0.0, 0.5], [nan, nan, nan, 1.0], [1.0, 0.0, 0.0, 0.0]])
-    found = counted_advantages(rewards)
-    torch.testing.assert_close(found[0, [0, 2, 3]], group_advantages(torch.tensor([[1.0, 0.0, 0.5]]))[0])
-    assert found[0, 1] == 0 and (found[1] == 0).all()
-    torch.testing.assert_close(found[2], group_advantages(rewards[2:])[0])
-    metrics = counted_metrics(rewards)
-    assert metrics["reward"] == pytest.approx((1.5 + 1 + 1) / 8)
-    spread = [np.std([1, 0, 0.5]), 0, np.std([1, 0, 0, 0])]
-    assert metrics["reward_std"] == pytest.approx(np.mean(spread))
-    assert metrics["frac_all_success"] == pytest.approx(1 / 3)
-    assert set(counted_metrics(torch.full((2, 2), nan)).values()) == {None}
-
-
 @pytest.mark.parametrize("method", ["single", "cotraining"])
 def test_a_run_starts_from_an_adapter_and_is_played_by_another_that_is_named(
     method, model, tmp_path, monkeypatch, sixteen_bits
@@ -404,14 +388,3 @@ def test_names_that_do_not_exist_are_told_before_anything_is_written(method, cha
     with pytest.raises(ScopeError, match=message):
         train(config_of(model, method, **changes), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
-
-
-def test_tau2s_tasks_open_as_episodes_of_the_same_loop():
-    pytest.importorskip("tau2", reason="tau2-bench is not installed")
-    task = open_task("tau2-retail", method_config("single", world="tau2-retail").text)
-    assert task.count("train") > task.count("test") > 30  # without the quarantined ones
-    episode = task.open(3, "test", "Character: in a hurry")
-    assert episode.next_seat == "simulator" and episode.systems["simulator"].count("Character: in a hurry") == 1
-    assert "get_order_details(" in episode.systems["policy"]
-    episode.take("Never mind. ###STOP###")
-    assert episode.outcome in task.outcomes and episode.reward in (0, 1)
