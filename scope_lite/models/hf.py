@@ -21,9 +21,6 @@ from scope_lite.models.adapters import add_lora, lora_layers, set_state, state_o
 from scope_lite.models.chat import ChatFormat, stop_ids
 from scope_lite.models.draw import draw
 from scope_lite.models.folders import read_model, require_computing
-from scope_lite.models.low_rank import fuse
-from scope_lite.models.packed import NAME as PACKED
-from scope_lite.models.packed import Packing
 from scope_lite.models.records import TokenBatch
 from scope_lite.models.rows import RowCache, row_attention
 from scope_lite.models.shared_prefix import has_sliding_window
@@ -94,8 +91,6 @@ class SeatModel:
     def _attach(self, rank: int, alpha: int, seed: int) -> None:
         head = not self.model.config.tie_word_embeddings
         self.peft = add_lora(share_weights(self.model), rank, alpha, seed, head)
-        if not self.choices:
-            fuse(self.peft)
         self.model = self.peft.get_base_model()
 
     def reference(self) -> SeatModel:
@@ -184,31 +179,10 @@ class SeatModel:
 
         There is no mask: what stands behind a token, padding too, changes nothing in a causal model.
         """
-        if self.packs:
-            return self._packed(batch)
         texts, text = batch.ids.unique(dim=0, return_inverse=True)
         # a tiny model's time is the number of its products; a larger one's their size, which the sum would add to
         hidden = self.read(self.merged() if self.choices else self.model, texts, use_cache=False)
         return hidden[text[batch.row].to(self.device), batch.column.to(self.device) - 1]
-
-    def _packed(self, batch: TokenBatch) -> Float[Tensor, "n d"]:
-        """The same, with the rows read in one."""
-        packing = Packing.of(batch)
-        with row_attention(self.model, PACKED):
-            hidden = self.read(
-                self.model,
-                packing.lay(batch.ids),
-                position_ids=packing.positions().to(self.device),
-                attention_mask=packing.unseen(self.model.dtype).to(self.device),
-                packing=packing,
-                use_cache=False,
-            )
-        return hidden[0, packing.place(batch.row, batch.column - 1).to(self.device)]
-
-    @property
-    def packs(self) -> bool:
-        """Whether this model may read the rows of a batch in one, and whether that is worth while: in free text."""
-        return not self.choices and not has_sliding_window(self.model)
 
     @torch.no_grad()
     def speaking_model(self) -> PreTrainedModel:
@@ -239,7 +213,8 @@ class SeatModel:
 
     def session(self, rows: int) -> Session:
         """A batch of dialogues in this seat; in free text one for long histories and large vocabularies."""
-        return RowSession(self, rows) if self.packs else Session(self, rows)
+        free = not self.choices and not has_sliding_window(self.model)
+        return RowSession(self, rows) if free else Session(self, rows)
 
     def decode(self, ids: tuple[int, ...]) -> str:
         """The words of one sampled message."""
@@ -314,7 +289,7 @@ class RowSession(Session):
 
     def __init__(self, seat: SeatModel, rows: int):
         super().__init__(seat, rows)
-        self.rows = RowCache(rows, seat.device, self.model.dtype)
+        self.rows = RowCache(rows, seat.device)
 
     @torch.no_grad()
     def append(self, pieces: list[list[int]]) -> None:

@@ -23,10 +23,8 @@ from transformers.masking_utils import sdpa_mask
 NAME = "scope_rows"
 WORTH_SHARING = 16
 """tokens that all rows begin with, from which on they are read once for all"""
-MOST_SCORES = 2**24
-"""scores of one attention that are held at once"""
 ROOM = 32
-"""columns that are added at once: all are computed with, used or not, and all are moved when there are too few"""
+"""columns for new tokens, where nothing is known of how many there will be"""
 Forward = Callable[..., Float[Tensor, "b t d"]]
 """last hidden states of token ids, with the keywords of a transformers decoder"""
 Text = list[tuple[Float[Tensor, "kv_heads length dim"], Float[Tensor, "kv_heads length dim"]]]
@@ -36,8 +34,7 @@ Text = list[tuple[Float[Tensor, "kv_heads length dim"], Float[Tensor, "kv_heads 
 class RowCache:
     """What a batch of rows has read, in the shape that a model calls a cache."""
 
-    def __init__(self, rows: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32):
-        self.dtype = dtype
+    def __init__(self, rows: int, device: torch.device | str = "cpu"):
         self.width = 0
         """columns in use"""
         self.real: Bool[Tensor, "rows room"] = torch.zeros(rows, 0, dtype=torch.bool, device=device)
@@ -49,8 +46,8 @@ class RowCache:
     def of(cls, texts: Sequence[Text]) -> RowCache:
         """A row for each of ``texts``."""
         lengths = [text[0][0].shape[1] for text in texts]
-        made = cls(len(texts), texts[0][0][0].device, texts[0][0][0].dtype)
-        made.reserve(max(lengths))
+        made = cls(len(texts), texts[0][0][0].device)
+        made.reserve(max(lengths) + ROOM)
         made.width = max(lengths)
         for row, length in enumerate(lengths):
             made.real[row, :length] = True
@@ -73,23 +70,24 @@ class RowCache:
         return self.real[:, : self.width].sum(1)
 
     def reserve(self, columns: int) -> None:
-        """Make room for so many columns more, and some, so that a text that grows is seldom moved."""
+        """Make room for so many columns more; half as many again, so that a text that grows is seldom moved."""
         if (missing := self.width + columns - self.room) > 0:
-            more = missing + -missing % ROOM
+            more = max(missing, self.room // 2)
             self.real = torch.nn.functional.pad(self.real, (0, more))
             for held in (self.keys, self.values):
                 held[:] = [torch.nn.functional.pad(tensor, (0, 0, 0, more)) for tensor in held]
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Put the newest columns in their place; return all the room there is, since a part of it would be copied for
-        a product. A model calls this in each layer."""
+        """Put the newest columns in their place; return all that are in use. A model calls this in each layer."""
         if layer_idx == len(self.keys):
             shape = (keys.shape[0], keys.shape[1], self.room, keys.shape[3])
             self.keys.append(keys.new_zeros(shape))
             self.values.append(values.new_zeros(shape))
+        found = []
         for held, new in ((self.keys[layer_idx], keys), (self.values[layer_idx], values)):
             held[:, :, self.width - new.shape[2] : self.width] = new
-        return self.keys[layer_idx], self.values[layer_idx]
+            found.append(held[:, :, : self.width])
+        return found[0], found[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.width
@@ -129,7 +127,7 @@ class RowCache:
         self.width += width
         hidden = forward(
             ids,
-            attention_mask=self._unseen(width),
+            attention_mask=self._visible(width),
             position_ids=positions,
             past_key_values=self,
             use_cache=True,
@@ -138,7 +136,7 @@ class RowCache:
 
     def _begin(self, forward: Forward, ids: Sequence[int]) -> None:
         """Read a text once, and let every row begin with it."""
-        one = RowCache(1, self.real.device, self.dtype)
+        one = RowCache(1, self.real.device)
         one.append(forward, [ids])
         rows = len(self.real)
         self.reserve(len(ids))
@@ -148,14 +146,14 @@ class RowCache:
                 held.append(torch.nn.functional.pad(read[:, :, : one.width], (0, 0, 0, self.room - one.width)))
                 held[-1] = held[-1].repeat(rows, 1, 1, 1)
 
-    def _unseen(self, width: int) -> Float[Tensor, "rows 1 width room"]:
-        """Minus infinity where each of the newest ``width`` tokens may not look: it sees real ones up to itself, and
-        padding sees itself. In float32 for one token, whose few scores are quickest there."""
-        order = torch.arange(self.room, device=self.real.device)
-        newest = order[self.width - width : self.width, None]
-        seen = (self.real[:, None] & (order <= newest)) | (order == newest)
-        dtype = torch.float32 if width == 1 else self.dtype
-        return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)[:, None]
+    def _visible(self, width: int) -> Bool[Tensor, "rows 1 width columns"]:
+        """What each of the newest ``width`` tokens may look at: real ones up to itself; padding sees itself."""
+        seen = self.real[:, None, None, : self.width]
+        if width == 1:
+            return seen | (torch.arange(self.width, device=seen.device) == self.width - 1)
+        order = torch.ones(width, self.width, dtype=torch.bool, device=seen.device).tril(self.width - width)
+        itself = torch.eye(width, dtype=torch.bool, device=seen.device)
+        return (seen & order) | torch.nn.functional.pad(itself, (self.width - width, 0))
 
 
 def common(texts: Sequence[Sequence[int]]) -> int:
@@ -185,40 +183,18 @@ def attention(
     query: Float[Tensor, "rows heads new dim"],
     key: Float[Tensor, "rows kv_heads columns dim"],
     value: Float[Tensor, "rows kv_heads columns dim"],
-    attention_mask: Float[Tensor, "rows 1 new columns"] | None,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Float[Tensor, "rows new heads dim"], None]:
-    """:func:`attend` in a model; without a mask of ours, plain SDPA."""
+    """Attention in which the heads that share keys ask together; without a mask of ours, plain SDPA."""
     if attention_mask is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-    dim, kv_heads = query.shape[-1], key.shape[1]
-    asking = query.unflatten(1, (kv_heads, -1)) * (dim**-0.5 if scaling is None else scaling)
-    return attend(asking, key, value, attention_mask).flatten(1, 2).transpose(1, 2).contiguous(), None
-
-
-def attend(
-    query: Float[Tensor, "rows kv_heads group new dim"],
-    key: Float[Tensor, "rows kv_heads columns dim"],
-    value: Float[Tensor, "rows kv_heads columns dim"],
-    unseen: Float[Tensor, "#rows 1 new columns"],
-) -> Float[Tensor, "rows kv_heads group new dim"]:
-    """Attention of scaled queries, in which the heads of a group ask the same keys together.
-
-    On a CPU two plain products are several times as fast as SDPA, in 16 bits above all, and so is their gradient. They
-    hold a score for each pair, which is too much where texts are long (:data:`MOST_SCORES`).
-
-    Args:
-        unseen: minus infinity where a token may not look, else 0; scores are added up in its number format.
-    """
-    (rows, kv_heads, group, new, dim), columns = query.shape, key.shape[2]
-    together = query.reshape(rows, kv_heads, group * new, dim)
-    if query.device.type != "cpu" or together[..., 0].numel() * columns > MOST_SCORES:
-        mask = unseen.to(query.dtype).repeat(1, 1, group, 1)
-        return scaled_dot_product_attention(together, key, value, attn_mask=mask, scale=1.0).view(query.shape)
-    scores = torch.bmm(together.flatten(0, 1), key.flatten(0, 1).mT)
-    weights = (scores.view(rows, kv_heads, group, new, columns) + unseen[:, None]).softmax(-1).to(value.dtype)
-    return torch.bmm(weights.view(rows * kv_heads, group * new, columns), value.flatten(0, 1)).view(query.shape)
+    (rows, heads, new, dim), kv_heads = query.shape, key.shape[1]
+    asking = query.reshape(rows, kv_heads, heads // kv_heads * new, dim)
+    mask = attention_mask.repeat(1, 1, heads // kv_heads, 1) if new > 1 else attention_mask
+    found = scaled_dot_product_attention(asking, key, value, attn_mask=mask, scale=scaling)
+    return found.reshape(rows, heads, new, dim).transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, attention)

@@ -150,7 +150,7 @@ class Readings:
         if any(length for _, length in beginnings):
             cache = RowCache.of([[(k[:, :length], v[:, :length]) for k, v in text] for text, length in beginnings])
         else:
-            cache = RowCache(len(prompts), self.model.device, self.model.dtype)
+            cache = RowCache(len(prompts), self.model.device)
         with row_attention(self.model):
             pieces = [prompt[length:] for prompt, (_, length) in zip(prompts, beginnings, strict=True)]
             hidden = cache.append(self.forward, pieces)

@@ -171,7 +171,6 @@ class UnslothSeat(SeatModel):
     """
 
     adapter = ""
-    packs = False  # its kernels know neither our attention nor positions that begin again
 
     def __init__(self, base: UnslothBase, sharpness: float = 1.0):
         super().__init__(base.lm, base.tokenizer, sharpness=sharpness)

@@ -107,7 +107,7 @@ def test_every_architectures_parameters_and_adapters_are_counted(kind: str, tied
 def test_the_hf_engines_own_adapter_is_counted_head_and_all(tied: bool) -> None:
     model = AutoModelForCausalLM.from_config(tiny("qwen3", tied=tied)).requires_grad_(False)
     seat = SeatModel.__new__(SeatModel)
-    seat.model, seat.choices = model, {}
+    seat.model = model
     seat.add_adapter(RANK, alpha=8, seed=0)
     plan = replace(made(training_engine="hf", lora_rank=RANK), shape=from_config(model.config))
     assert plan.adapter == sum(p.numel() for p in seat.trainable())

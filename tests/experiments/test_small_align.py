@@ -16,12 +16,15 @@ from scope_lite.envs.prompts import persuadee_chat
 from scope_lite.experiments.text_models import AlignConfig, FinetuneConfig, align, finetune
 from scope_lite.experiments.text_models.align import Aligner, agreement
 from scope_lite.experiments.text_models.data import batch_of, histories, split_of
+from scope_lite.experiments.text_models.packed import PackedSeat, shared_tokens
 from scope_lite.models import adapters
 from scope_lite.models.chat import chat_ids
+from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import load_model
-from scope_lite.models.records import Transcript
+from scope_lite.models.records import Transcript, collate
 from scope_lite.store.errors import ScopeError
 from tests.experiments import test_small
+from tests.standins.tiny_models import tiny
 
 base, dialogues = test_small.base, test_small.dialogues
 CHAT = persuadee_chat(["hello"])
@@ -64,6 +67,38 @@ def test_a_reply_of_one_token_becomes_the_reference_to_the_power_one_plus_streng
     assert sum(spread[-8:]) / 8 < 0.6 * spread[0], "at the best all are paid the same"
     kl = float((best * (best / start).log()).sum())
     assert sum(m["kl"] for m in aligner.metrics[-16:]) / 16 == pytest.approx(kl, rel=0.4)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_replies_read_in_one_row_have_the_probabilities_and_gradients_of_reading_each_alone(kind: str) -> None:
+    loaded = tiny(kind)
+    packed, plain = (seat(loaded.model, loaded.tokenizer) for seat in (PackedSeat, SeatModel))
+    for seat in (packed, plain):
+        seat.add_adapter(2, alpha=4, seed=0)
+        with torch.no_grad():
+            for name, weight in seat.model.named_parameters():
+                if "lora_B" in name:
+                    weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(len(name))) / 5)
+    prompt, replies = [7, 8, 9, 10, 11], [[20, 21, 22], [20], [30, 31, 32, 33, 34, 35]]
+    for shared in (5, 2):  # the whole history, or a part of it
+        rows = []
+        for number, reply in enumerate(replies):
+            rows.append(Transcript())
+            rows[-1].read(prompt[:shared] + [40 + number + i for i in range(5 - shared)])
+            for token in reply:
+                rows[-1].write(token, 0.0, 0)
+        batch = collate(rows, pad=0)
+        assert shared_tokens(batch) == shared
+        found = []
+        for seat in (packed, plain):
+            logprobs, log_all = seat.token_logprobs(batch)
+            seat.model.zero_grad()
+            (logprobs * torch.arange(1, len(logprobs) + 1)).sum().backward()
+            found.append((logprobs, log_all, *(p.grad for p in seat.trainable())))
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+    alone = collate(rows[:1], pad=0)
+    torch.testing.assert_close(packed.token_logprobs(alone)[0], plain.token_logprobs(alone)[0])
 
 
 @pytest.mark.usefixtures("float32")

@@ -50,11 +50,11 @@ from scope_lite.experiments.text_models.adapter import (
     write_adapter,
 )
 from scope_lite.experiments.text_models.data import batch_of, histories
+from scope_lite.experiments.text_models.packed import PackedSeat
 from scope_lite.measure.samples import mode_share, normalise_reply
 from scope_lite.method.grpo import group_advantages
 from scope_lite.models.adapters import fold_adapters, split_adapter
 from scope_lite.models.generate import TextSampler
-from scope_lite.models.hf import SeatModel
 from scope_lite.models.pretrained import LoadedModel, load_model
 from scope_lite.models.records import Transcript
 from scope_lite.models.replies import Reply, SamplingConfig
@@ -125,7 +125,7 @@ class Aligner(AdapterRun):
     """The adapter under training, and the histories at which it speaks."""
 
     def __init__(self, config: AlignConfig, loaded: LoadedModel, chats: Sequence[Sequence[Message]]) -> None:
-        seat = SeatModel(fold_adapters(loaded.model), loaded.tokenizer)
+        seat = PackedSeat(fold_adapters(loaded.model), loaded.tokenizer)
         super().__init__(config, loaded, seat, micro_batch=config.group_size)  # a group is read in one row
         prompts = TextSampler(loaded).prompt_ids
         self.config, self.chats = config, [c for c in chats if len(prompts(c, 0)) <= config.max_prompt_tokens]
